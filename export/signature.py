@@ -1,0 +1,85 @@
+"""Names, ranks and dtypes of every graph's inputs and outputs.
+
+The one place they are fixed: tracing names its inputs from here, a manifest repeats them, an engine binds by them.
+Dimensions are numbers or symbols: "rows" (S, free per run), "picked" (rows that pass the head).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Dtype = Literal["float32", "float16", "bfloat16", "int32", "int64"]
+Dim = int | str
+
+
+@dataclass(frozen=True)
+class Port:
+    """One input or output of a graph."""
+
+    name: str
+    dtype: Dtype
+    shape: tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
+class Signature:
+    """All ports of one graph, in order. `caches` pairs each cache input with the output that updates it."""
+
+    role: str
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    caches: tuple[tuple[str, str], ...] = ()
+
+
+def cache_names(layers: int) -> tuple[tuple[str, str], ...]:
+    """(input, output) names of every cache tensor: K and V of layer 0, of layer 1, …"""
+    return tuple((f"{kind}_cache_{layer}", f"{kind}_cache_{layer}_out") for layer in range(layers) for kind in ("k", "v"))
+
+
+def _cache_ports(layers: int, kv_heads: int, length: int, head_dim: int, dtype: Dtype) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
+    shape = (1, kv_heads, length, head_dim)
+    pairs = cache_names(layers)
+    return tuple(Port(i, dtype, shape) for i, _ in pairs), tuple(Port(o, dtype, shape) for _, o in pairs)
+
+
+def target_signature(
+    layers: int, kv_heads: int, head_dim: int, length: int, vocab: int, taps_width: int, rows: Dim = "rows", picked: Dim = "picked", dtype: Dtype = "float32"
+) -> Signature:
+    """The target in verification mode with host-side acceptance: prefill, verify and decode in one graph.
+
+    `pick` lists the rows whose logits are wanted: all of them to verify, the last one to prefill.
+    """
+    cache_in, cache_out = _cache_ports(layers, kv_heads, length, head_dim, dtype)
+    return Signature(
+        role="target",
+        inputs=(Port("tokens", "int32", (1, rows)), Port("position", "int32", (1,)), Port("pick", "int32", (picked,)), *cache_in),
+        outputs=(Port("logits", dtype, (1, picked, vocab)), Port("taps", dtype, (1, rows, taps_width)), *cache_out),
+        caches=cache_names(layers),
+    )
+
+
+def inject_signature(layers: int, kv_heads: int, head_dim: int, length: int, taps_width: int, rows: Dim = "rows", dtype: Dtype = "float32") -> Signature:
+    """Context K/V of `rows` newly committed tokens, written to the draft cache at `position`."""
+    cache_in, cache_out = _cache_ports(layers, kv_heads, length, head_dim, dtype)
+    return Signature(
+        role="inject",
+        inputs=(Port("taps", dtype, (1, rows, taps_width)), Port("position", "int32", (1,)), *cache_in),
+        outputs=cache_out,
+        caches=cache_names(layers),
+    )
+
+
+def draft_signature(layers: int, kv_heads: int, head_dim: int, length: int, vocab: int, rows: Dim = "rows", dtype: Dtype = "float32") -> Signature:
+    """`rows` block tokens (anchor, then masks) in; logits of every row but the anchor's out.
+
+    The block's K/V land in the draft cache at `position` and are overwritten by the next inject.
+    """
+    cache_in, cache_out = _cache_ports(layers, kv_heads, length, head_dim, dtype)
+    proposals = rows - 1 if isinstance(rows, int) else "proposals"
+    return Signature(
+        role="draft",
+        inputs=(Port("block", "int32", (1, rows)), Port("position", "int32", (1,)), *cache_in),
+        outputs=(Port("logits", dtype, (1, proposals, vocab)), *cache_out),
+        caches=cache_names(layers),
+    )

@@ -1,0 +1,90 @@
+"""A folder of target-generated sequences and their tap features, appended to and read by memory map.
+
+    tokens.bin     int32, all sequences end to end
+    features.bin   bfloat16, one row of taps * hidden values per token
+    index.jsonl    one line per sequence: {"start", "length", "prompt", "tag"}; written last, so that
+                   an interrupted run loses the sequence under way and nothing else
+    store.json     {"version", "width", "taps", "target"}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+VERSION = 1
+
+
+class StoreMismatch(Exception):
+    """The folder holds features of another target, other taps or another version."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One sequence: its first row, its number of tokens and how many of them are prompt."""
+
+    start: int
+    length: int
+    prompt: int
+    tag: str = ""
+
+
+class FeatureStore:
+    """Append sequences with `append`; read one with `tokens(entry)` and `features(entry)`."""
+
+    def __init__(self, folder: Path, width: int, taps: Sequence[int], target: str) -> None:
+        """Open or create `folder`. Raises `StoreMismatch` when it belongs to something else."""
+        self.folder, self.width = folder, width
+        folder.mkdir(parents=True, exist_ok=True)
+        header = {"version": VERSION, "width": width, "taps": list(taps), "target": target}
+        head = folder / "store.json"
+        if head.exists():
+            found = json.loads(head.read_text())
+            if found != header:
+                raise StoreMismatch(f"{folder} holds features of {found}, this run needs {header}. Use another folder, or delete this one.")
+        else:
+            head.write_text(json.dumps(header))
+        self.entries = self._read_index()
+        self.rows = self.entries[-1].start + self.entries[-1].length if self.entries else 0
+        self._cut("tokens.bin", self.rows * 4)
+        self._cut("features.bin", self.rows * width * 2)
+
+    def _read_index(self) -> list[Entry]:
+        path = self.folder / "index.jsonl"
+        if not path.exists():
+            return []
+        whole = path.read_text().rpartition("\n")[0]  # a torn last line is not a sequence
+        entries = [Entry(**json.loads(line)) for line in whole.splitlines()]
+        path.write_text("".join(json.dumps(asdict(e)) + "\n" for e in entries))
+        return entries
+
+    def _cut(self, name: str, size: int) -> None:
+        path = self.folder / name
+        path.touch()
+        with path.open("r+b") as file:
+            file.truncate(size)
+
+    def append(self, tokens: Sequence[int], features: torch.Tensor, prompt: int, tag: str = "") -> Entry:
+        """Add one sequence; `features` is [len(tokens), width]."""
+        entry = Entry(self.rows, len(tokens), prompt, tag)
+        with (self.folder / "tokens.bin").open("ab") as file:
+            file.write(torch.tensor(tokens, dtype=torch.int32).numpy().tobytes())
+        with (self.folder / "features.bin").open("ab") as file:
+            file.write(features.to(torch.bfloat16).contiguous().view(torch.int16).cpu().numpy().tobytes())
+        with (self.folder / "index.jsonl").open("a") as file:
+            file.write(json.dumps(asdict(entry)) + "\n")
+        self.entries.append(entry)
+        self.rows += entry.length
+        return entry
+
+    def _map(self, name: str, dtype: torch.dtype, count: int) -> torch.Tensor:
+        return torch.from_file(str(self.folder / name), shared=False, size=count, dtype=dtype)
+
+    def read(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """(tokens [rows] int32, features [rows, width] bfloat16), both memory-mapped."""
+        tokens = self._map("tokens.bin", torch.int32, self.rows)
+        return tokens, self._map("features.bin", torch.bfloat16, self.rows * self.width).view(self.rows, self.width)

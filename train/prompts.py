@@ -1,0 +1,192 @@
+"""Prompts to train on: templates filled with word lists, and text from the standard library.
+
+Every prompt is a user message, before any chat template. The third source, prompts
+that the target itself makes up, needs the target and lives in `responses.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import pkgutil
+import random
+import sys
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+SLOTS: dict[str, list[str]] = {
+    "topic": """gravity|photosynthesis|the water cycle|inflation|the French Revolution|machine learning|vaccines|plate tectonics
+        |black holes|the immune system|supply and demand|evolution|electric cars|solar panels|the Roman Empire|jazz music|chess openings
+        |climate change|the human heart|volcanoes|coral reefs|blockchain|the internet|DNA|the moon landing|impressionist painting|yoga
+        |the Great Wall of China|bees and pollination|coffee growing|the periodic table|public libraries|democracy|tides|rainbows
+        |the printing press|antibiotics|sleep|memory|dreams|the Silk Road|the Olympics|steam engines|nutrition|meditation|renewable energy
+        |the stock market|recycling|space telescopes|dinosaurs|deserts|rivers|the brain|quantum computers|batteries|bridges
+        |earthquakes|Shakespeare|the violin|folk tales|urban gardening|whales|tea|bread making|glass|paper|wheat|the compass""".split("|"),
+    "task": """reverses a list|finds the largest number in a list|counts the vowels in a string|sorts a list of numbers|merges two dictionaries
+        |reads a text file and counts its words|computes the average of a list|checks whether two words are anagrams|removes duplicates from a list
+        |converts Celsius to Fahrenheit|flattens a nested list|finds the second largest element|computes a factorial|multiplies two matrices
+        |checks whether a number is even|finds the longest word in a sentence|computes the greatest common divisor|generates the first n squares
+        |capitalizes each word of a sentence|validates an email address|counts how often each letter occurs|rotates a list by k places
+        |performs a binary search|implements a stack|implements a queue with two stacks|traverses a binary tree in order|finds the shortest path in a graph
+        |parses a line of comma separated values|computes compound interest|converts a Roman numeral to an integer|checks balanced brackets
+        |computes the distance between two points|rolls two dice and returns the sum|formats a duration in seconds as hours and minutes
+        |groups words by their first letter|finds the common elements of two lists|sums the digits of a number|splits a list into chunks
+        |retries a function up to three times|caches results of a slow function|counts lines in a file|writes a list of records to JSON""".split("|"),
+    "language": "Python|JavaScript|Java|C|Rust|Go|TypeScript|Ruby|C++".split("|"),
+    "person": "Anna|Ben|Carla|David|Emma|Farid|Grace|Hiro|Ines|Jack|Kofi|Lena|Mario|Nina|Omar|Priya|Quinn|Rosa|Sam|Tara".split("|"),
+    "thing": "apples|pencils|marbles|stickers|books|cookies|oranges|coins|flowers|tickets|balloons|cards|shells|eggs|candles|bottles".split("|"),
+    "place": """Paris|Tokyo|Cairo|New York|Lima|Sydney|Nairobi|Oslo|Rome|Mumbai|Toronto|Berlin|Seoul|Madrid|Istanbul|Prague|Lisbon|Hanoi
+        |a small village|the mountains|the seaside""".split("|"),
+    "job": "teacher|nurse|software engineer|chef|journalist|architect|farmer|pilot|electrician|designer|accountant|gardener|musician|carpenter".split("|"),
+    "skill": """learning to cook|saving money|public speaking|running a first race|learning a new language|staying focused at work|writing a resume
+        |planning a holiday|sleeping better|making friends in a new city|learning the guitar|growing tomatoes|reading more books|training a puppy
+        |preparing for an interview|packing for a hike|managing stress|organizing a small kitchen|studying for exams|starting a journal""".split("|"),
+    "animal": "a fox|an old turtle|a brave mouse|a lonely whale|a clever crow|a shy cat|a tired horse|a curious bear|a little owl|a lost dog".split("|"),
+    "product": "a coffee mug|running shoes|a desk lamp|a water bottle|a backpack|headphones|a garden chair|a notebook|a raincoat|a bicycle".split("|"),
+    "word": "happy|strong|quick|quiet|bright|difficult|important|beautiful|careful|honest|brave|calm|curious|gentle|proud|simple".split("|"),
+    "pair": """cats and dogs|Python and Java|tea and coffee|cities and villages|books and films|trains and planes|lists and tuples|stacks and queues
+        |plants and animals|speed and velocity|weather and climate|arrays and linked lists|saving and investing|novels and poems""".split("|"),
+    "format": "a short paragraph|three sentences|a numbered list|five bullet points|simple words|one sentence|a table|steps".split("|"),
+}  # fmt: skip
+SLOTS = {slot: [" ".join(word.split()) for word in words] for slot, words in SLOTS.items()}
+
+TEMPLATES: dict[str, list[str]] = {
+    "code": [
+        "Write a {language} function that {task}.",
+        "Write a {language} program that {task}. Add comments.",
+        "How do I write code in {language} that {task}?",
+        "Give me a {language} function that {task}, and show how to call it.",
+        "Write a {language} class for {product}.",
+        "Write unit tests in Python for a function that {task}.",
+        "Explain step by step how a {language} function that {task} works.",
+        "Write a Python script that {task}, then explain each line.",
+        "Implement a function that {task} in {language}. Return only code.",
+        "Show two ways to write a {language} function that {task}.",
+    ],
+    "tools": [
+        'You can call the function get_{noun}({field}: string, limit: integer). Reply with a JSON object with "name" and "arguments" for: '
+        "show me {n} results about {topic}.",
+        'Write a JSON object describing {person}, a {job} from {place}, with the keys "name", "job", "city" and "age".',
+        "Write a JSON array of {n} objects, each with an id, a name and a price, about {thing}.",
+        "Turn this into JSON: {person} bought {n} {thing} for {m} dollars in {place}.",
+        'Extract the fields as JSON with keys "person", "city" and "date": {person} will travel to {place} on May {n}.',
+        "Write a JSON schema for an object that describes {product}.",
+        "Call the tool create_event(title, date, location) as JSON for: meeting with {person} in {place} on June {n}.",
+        "Write a YAML file that lists {n} {thing} with a name and a color.",
+        "Write an SQL query that selects all {thing} with a price above {m}.",
+        "Make a CSV table with {n} rows about {topic}. Use a header line.",
+    ],
+    "reasoning": [
+        "{person} has {n} {thing} and buys {m} more. How many {thing} does {person} have now? Explain step by step.",
+        "{person} gives {n} of {big} {thing} to {person2}. How many are left?",
+        "A box holds {n} {thing}. How many {thing} are in {m} boxes? Show your work.",
+        "A car drives {big} km in {n} hours. What is its average speed?",
+        "What is {big} plus {m}? Then multiply the result by {n}.",
+        "If {person} is taller than {person2} and {person2} is taller than {person3}, who is the shortest? Explain.",
+        "A shop sells {thing} for {n} dollars each. {person} pays with {big} dollars and buys {m}. How much change does {person} get?",
+        "What are the next three numbers after {n}, {n2}, {n3}? Explain the rule.",
+        "Solve for x: {n}x + {m} = {big}. Show each step.",
+        "Find the area of a rectangle that is {n} meters wide and {m} meters long.",
+        "List the factors of {big}.",
+    ],
+    "chat": [
+        "Explain {topic} in {format}.",
+        "What is {topic}?",
+        "Why is {topic} important?",
+        "Give me some tips for {skill}.",
+        "I need advice on {skill}. What should I do first?",
+        "What are the advantages and disadvantages of {topic}?",
+        "Compare {pair}.",
+        "What is the difference between {pair}?",
+        "Plan a three day trip to {place}.",
+        "Tell me a fun fact about {topic} and explain it.",
+        "What does a {job} do all day?",
+        "How can I become a {job}?",
+        "Who should learn about {topic}, and why?",
+        "Summarize the history of {topic} in {format}.",
+        "Hi! My name is {person} and I am a {job}. What can you help me with?",
+    ],
+    "writing": [
+        "Write a short story about {animal} in {place}.",
+        "Write a poem about {topic}.",
+        "Write an email from {person} to a {job} asking for help with {skill}.",
+        "Write a product description for {product}.",
+        "Write a dialogue between {person} and {person2} about {topic}.",
+        "Give me five synonyms for the word {word} and use each in a sentence.",
+        "Write a slogan for a company that sells {product}.",
+        "Rewrite this sentence in a formal tone: hey, {person} can't make it to {place}, sorry!",
+        "Translate to simple English: the {word} {job} contemplated {topic} at considerable length.",
+        "Write a letter of thanks to a {job}.",
+        "Write a speech for students about {skill}.",
+    ],
+}
+DOCUMENT_TEMPLATES = [
+    "Summarize the following text.\n\n{text}",
+    "Read this and explain the main points:\n\n{text}",
+    "{text}\n\nWhat is this about? Answer in a few sentences.",
+    "Rewrite the text below in simpler words.\n\n{text}",
+]
+CODE_TEMPLATES = [
+    "Explain what this code does.\n\n```python\n{text}\n```",
+    "Write a docstring for this function:\n\n{text}",
+    "Add comments to this code:\n\n```python\n{text}\n```",
+    "Refactor this Python function:\n\n{text}",
+    "{text}\n\nWrite a similar function with another name.",
+]
+
+
+def _fill(template: str, rng: random.Random) -> str:
+    small = rng.randint(2, 12)
+    values = {slot: rng.choice(words) for slot, words in SLOTS.items()}
+    step = rng.randint(2, 9)
+    people = rng.sample(SLOTS["person"], 3)
+    values |= {"person": people[0], "person2": people[1], "person3": people[2]}
+    values |= {"n": str(small), "n2": str(small + step), "n3": str(small + 2 * step)}
+    values |= {"m": str(rng.randint(3, 30)), "big": str(rng.randint(40, 400))}
+    values |= {"noun": rng.choice(["news", "papers", "books", "events", "songs"]), "field": rng.choice(["query", "city", "name"])}
+    return template.format(**values)
+
+
+@cache
+def _module_files() -> list[Path]:
+    """Source files of the standard library's plain modules, sorted by name."""
+    names = sorted(m.name for m in pkgutil.iter_modules() if m.name in sys.stdlib_module_names and not m.name.startswith("_"))
+    specs = (find_spec(name) for name in names if name not in {"this", "antigravity"})
+    files = [Path(s.origin) for s in specs if s and s.origin and s.origin.endswith(".py")]
+    return [f for f in files if 2_000 < f.stat().st_size < 300_000]
+
+
+@cache
+def library_functions() -> list[str]:
+    """Top-level functions of the standard library, as source text of 200 to 1500 characters."""
+    functions = []
+    for file in _module_files():
+        lines = file.read_text(encoding="utf-8", errors="ignore").splitlines(keepends=True)
+        starts = [i for i, line in enumerate(lines) if line.startswith("def ")]
+        blocks = ("".join(inspect.getblock(lines[i:])).rstrip() for i in starts)
+        functions += [block for block in blocks if 200 <= len(block) <= 1500]
+    return functions
+
+
+@cache
+def library_documents() -> list[str]:
+    """Prose from the standard library: help topics and long module docstrings, 300 to 4000 characters."""
+    from pydoc_data.topics import topics  # 700 kB of text: only when asked for
+
+    texts = [" ".join(part.split(" ")) for text in topics.values() for part in text.split("\n\n\n")]
+    return sorted(text.strip()[:4000] for text in texts if len(text) >= 300)
+
+
+def template_prompts(seed: int) -> Iterator[str]:
+    """Endless user messages from every category in turn; the same seed gives the same prompts."""
+    rng = random.Random(seed)
+    for category in itertools.cycle([*TEMPLATES, "document", "library"]):
+        if category == "document":
+            text = rng.choice(library_documents())[: rng.choice([400, 800, 1200])]
+            yield rng.choice(DOCUMENT_TEMPLATES).format(text=text)
+        elif category == "library":
+            yield rng.choice(CODE_TEMPLATES).replace("{text}", rng.choice(library_functions()))
+        else:
+            yield _fill(rng.choice(TEMPLATES[category]), rng)
