@@ -1,0 +1,123 @@
+"""The manifest: what a bundle holds and what it needs, as frozen records.
+
+`artifacts/bundle.schema.json` is generated from these classes; a test keeps the two equal.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+FORMAT = "dflash-bundle"
+VERSION = 1
+
+
+class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    pass
+
+
+class PortRecord(_Record):
+    """One input or output of a graph. Dimensions are sizes or symbol names."""
+
+    name: str
+    dtype: str
+    shape: list[int | str]
+
+
+class GraphRecord(_Record):
+    """One engine file and how to call it."""
+
+    role: str
+    """target, inject or draft; static back-ends use prefill, verify, decode"""
+    file: str
+    """the engine, relative to the bundle"""
+    rows: int | None
+    """the static width, or None where the row count is free"""
+    inputs: list[PortRecord]
+    outputs: list[PortRecord]
+    caches: list[tuple[str, str]]
+    """(input, output) pairs that share one buffer"""
+
+
+class ModelRecord(_Record):
+    """Target or drafter: what it is, where it came from, its engines."""
+
+    name: str
+    family: str
+    """transformers model type of a target, dialect of a drafter"""
+    layers: int
+    hidden: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    precision: str
+    graphs: list[GraphRecord]
+    sources: dict[str, str]
+    """sha256 of every source file"""
+
+
+class PairingRecord(_Record):
+    """The contract between the two models."""
+
+    taps: list[int]
+    """0-based target layers whose outputs are concatenated, in order"""
+    block: int
+    mask_id: int
+    template_sha256: str | None
+    """of the chat template the drafter was trained with, where it is known"""
+
+
+class TextRecord(_Record):
+    """Tokenizer and chat template, by file."""
+
+    tokenizer: str
+    chat_template: str | None
+    template_sha256: str | None
+    bos_token: str | None
+    eos_token: str | None
+    eos_ids: list[int]
+
+
+class RequirementRecord(_Record):
+    """What a machine must have to load the engines."""
+
+    backend: str
+    """file name in `runtime/backends/`"""
+    package: str
+    minimum: str
+    """lowest version of `package` that runs the engines"""
+    built_with: str
+    """version the engines were made and checked with"""
+    exact_width: int
+    """the narrowest target width whose rows equal those of every wider one bit for bit; plain decoding uses it"""
+
+
+class MeasuredRecord(_Record):
+    """A figure measured when the bundle was built, with what it was measured on."""
+
+    name: str
+    value: float
+    unit: str
+    how: str
+
+
+class Manifest(_Record):
+    """The whole of `manifest.json`."""
+
+    format: Literal["dflash-bundle"] = FORMAT
+    version: int = VERSION
+    created_by: str
+    """name and version of the tool"""
+    context: int
+    """rows of the target's cache: prompt and answer together"""
+    target: ModelRecord
+    drafter: ModelRecord
+    pairing: PairingRecord
+    text: TextRecord
+    requires: RequirementRecord
+    config: dict[str, str | int | float | bool | None]
+    """the effective build options"""
+    measured: list[MeasuredRecord]
+    files: dict[str, str]
+    """sha256 of every other file of the bundle, by relative path"""
