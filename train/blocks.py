@@ -1,0 +1,79 @@
+"""Training blocks: which anchors, which labels, how much each row weighs.
+
+Pure functions on ids; the recipe is the one of the DFlash paper: random anchors inside the response, row k of a block
+predicts the token k places after the anchor, weight exp(-(k - 1) / gamma).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+GAMMA = {16: 7.0, 10: 5.0, 8: 4.0}
+"""decay of the row weights by block size, from the published recipe; others are interpolated"""
+IGNORED = -100
+
+
+def gamma_for(block: int) -> float:
+    """The recipe's decay for `block` rows: linear between and beyond the published points (8: 4, 10: 5, 16: 7)."""
+    if block in GAMMA:
+        return GAMMA[block]
+    return 4.0 * block / 8 if block < 8 else 4.0 + (block - 8) * 3.0 / 8
+
+
+def row_weights(block: int, gamma: float) -> torch.Tensor:
+    """Loss weight of rows 1..block-1, float32 [block - 1]; the anchor row predicts nothing."""
+    return torch.exp(-torch.arange(block - 1, dtype=torch.float32) / gamma)
+
+
+def sample_anchors(prompt: int, length: int, count: int, generator: torch.Generator) -> torch.Tensor:
+    """Up to `count` distinct anchor positions, sorted: response tokens that still have a token after them.
+
+    `prompt` is the number of prompt tokens: at inference the first anchor is the first response token.
+    """
+    candidates = length - 1 - prompt
+    if candidates <= 0:
+        return torch.empty(0, dtype=torch.long)
+    chosen = torch.randperm(candidates, generator=generator)[:count]
+    return (chosen + prompt).sort().values
+
+
+def block_labels(tokens: torch.Tensor, anchors: torch.Tensor, block: int) -> torch.Tensor:
+    """Token ids after each anchor, int64 [anchors, block - 1]; `IGNORED` past the end of the sequence."""
+    places = anchors[:, None] + torch.arange(1, block)
+    inside = places < len(tokens)
+    labels = tokens.long()[places.clamp(max=len(tokens) - 1)]
+    return torch.where(inside, labels, IGNORED)
+
+
+@dataclass(frozen=True)
+class BlockBatch:
+    """N sequences padded to T tokens, A anchors each, blocks of B rows."""
+
+    features: torch.Tensor
+    """[N, T, taps_width] bfloat16: context features; rows past a sequence's end are never attended to"""
+    anchors: torch.Tensor
+    """int64 [N, A]: positions; padded anchors repeat and carry no labels"""
+    anchor_tokens: torch.Tensor
+    """int64 [N, A]"""
+    labels: torch.Tensor
+    """int64 [N, A, B - 1], `IGNORED` where there is none"""
+
+
+def pack(sequences: list[tuple[torch.Tensor, torch.Tensor, int]], anchors: int, block: int, generator: torch.Generator) -> BlockBatch:
+    """Batch (tokens [t], features [t, width], prompt length) triples; contexts are cut at the last anchor used."""
+    picked = [sample_anchors(prompt, len(tokens), anchors, generator) for tokens, _, prompt in sequences]
+    longest = max(int(p.max()) for p in picked if len(p))
+    width = sequences[0][1].shape[1]
+    features = torch.zeros(len(sequences), longest, width, dtype=torch.bfloat16)
+    places = torch.zeros(len(sequences), anchors, dtype=torch.long)
+    anchor_tokens = torch.zeros_like(places)
+    labels = torch.full((len(sequences), anchors, block - 1), IGNORED)
+    for i, ((tokens, rows, _), chosen) in enumerate(zip(sequences, picked, strict=True)):
+        used = len(chosen)
+        features[i, : min(len(rows), longest)] = rows[:longest]
+        places[i, :used] = chosen
+        anchor_tokens[i, :used] = tokens.long()[chosen]
+        labels[i, :used] = block_labels(tokens, chosen, block)
+    return BlockBatch(features, places, anchor_tokens, labels)

@@ -1,0 +1,92 @@
+"""The drafter over many blocks of many sequences in one pass.
+
+Block-sparse attention: a row sees the context strictly before its block's anchor and every row of its own block (or,
+in causal layers, those up to itself); blocks never see each other. The context part and the block part are scored
+apart and share one softmax, so the mask never costs a blocks x blocks matrix.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from dflash_compile.export.dflash_v1 import DflashV1, rope_tables
+
+from .blocks import BlockBatch
+
+
+def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Half-split rotary; x [N, heads, rows, hd], tables [N, 1, rows, hd / 2]."""
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+class BlockAttend:
+    """`Attend` for training: contexts [N, T], blocks [N, A, B] flattened to [N, A * B] rows."""
+
+    def __init__(self, model: DflashV1, context: torch.Tensor, anchors: torch.Tensor, block: int, dtype: torch.dtype) -> None:
+        """`context` [N, T, H] is the context feature; `anchors` [N, A] absolute positions."""
+        self.model, self.block = model, block
+        self.shape = (*anchors.shape, block)
+        spec, device = model.spec, context.device
+        length = context.shape[1]
+        cos, sin = (t.to(device) for t in rope_tables(spec.rope_theta, spec.head_dim, max(length, int(anchors.max()) + block)))
+        rows = (anchors[:, :, None] + torch.arange(block, device=device)).flatten(1)
+        self.row_tables = [t[rows][:, None].to(dtype) for t in (cos, sin)]
+        context_tables = [t[None, None, :length].to(dtype) for t in (cos, sin)]
+        self.keys_values = []
+        for layer in model.layers:
+            k, v = layer.self_attn.keys_values(context)
+            self.keys_values.append((_rotate(k.to(dtype), *context_tables), v.to(dtype)))
+        self.context_bias = self._context_bias(rows, anchors, length, dtype)
+
+    def _context_bias(self, rows: torch.Tensor, anchors: torch.Tensor, length: int, dtype: torch.dtype) -> list[torch.Tensor]:
+        """Per layer, additive [N, 1, 1, A * B, T]: 0 where the context row is before the anchor and inside the window."""
+        column = torch.arange(length, device=rows.device)
+        before = column < anchors.repeat_interleave(self.block, dim=1)[:, :, None]
+        windows = self.model.spec.windows or (None,) * self.model.spec.layers
+        seen = [before if w is None else before & (rows[:, :, None] - column < w) for w in windows]
+        return [torch.zeros(s.shape, dtype=dtype, device=rows.device).masked_fill_(~s, float("-inf"))[:, None, None] for s in seen]
+
+    def _block_bias(self, layer: int, like: torch.Tensor) -> torch.Tensor:
+        """Additive [B, B]: `-inf` where a row may not see another row of its block."""
+        bias = torch.zeros(self.block, self.block, dtype=like.dtype, device=like.device)
+        row = torch.arange(self.block, device=like.device)
+        distance = row[:, None] - row[None, :]
+        causal, window = self.model.spec.causal, self.model.spec.windows
+        if causal and causal[layer]:
+            bias = bias.masked_fill(distance < 0, float("-inf"))
+        if window and window[layer] is not None:
+            bias = bias.masked_fill(distance.abs() >= window[layer], float("-inf"))
+        return bias
+
+    def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        n, heads, rows, width = q.shape
+        kv = k.shape[1]
+        groups = heads // kv
+        blocks, block = self.shape[1:]
+        dtype = self.row_tables[0].dtype
+        q = _rotate(q.to(dtype), *self.row_tables).view(n, kv, groups, rows, width) * width**-0.5
+        k, v = _rotate(k.to(dtype), *self.row_tables), v.to(dtype)
+        context_k, context_v = self.keys_values[layer]
+        outer = (q.flatten(2, 3) @ context_k.transpose(-1, -2)).view(n, kv, groups, rows, -1) + self.context_bias[layer]
+        blocked = q.view(n, kv, groups, blocks, block, width)
+        inner = blocked @ k.view(n, kv, 1, blocks, block, width).transpose(-1, -2) + self._block_bias(layer, q)
+        scores = torch.cat([outer, inner.flatten(3, 4)], dim=-1).float().softmax(-1).to(dtype)
+        outer, inner = scores.split([outer.shape[-1], block], dim=-1)
+        out = (outer.flatten(2, 3) @ context_v).view(n, kv, groups, rows, width)
+        out = out + (inner.view(n, kv, groups, blocks, block, block) @ v.view(n, kv, 1, blocks, block, width)).flatten(3, 4)
+        return out.reshape(n, heads, rows, width)
+
+
+def draft_hidden(model: DflashV1, batch: BlockBatch, embedding: torch.Tensor, block: int, dtype: torch.dtype) -> torch.Tensor:
+    """Final hidden states of rows 1.. of every block, [N, A, block - 1, H].
+
+    `embedding` [V, H] is the target's. Meant to run under bfloat16 autocast: its range holds the features' spikes, float16's does not.
+    """
+    context = model.context_feature(batch.features)
+    n, anchors = batch.anchors.shape
+    ids = torch.full((n, anchors, block), model.spec.mask_id, device=batch.anchors.device)
+    ids[:, :, 0] = batch.anchor_tokens
+    attend = BlockAttend(model, context, batch.anchors, block, dtype)
+    hidden = model(embedding[ids.flatten(1)].float(), attend)
+    return hidden.view(n, anchors, block, -1)[:, :, 1:]

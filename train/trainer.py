@@ -1,0 +1,131 @@
+"""The optimisation loop: batches in, a better drafter out, with a checkpoint it can resume from."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch.nn import functional as F
+
+from dflash_compile.export.dflash_v1 import DflashV1
+
+from .blocks import IGNORED, BlockBatch, gamma_for, row_weights
+from .data import Corpus
+from .draft_forward import draft_hidden
+from .evaluate import Acceptance, evaluate
+from .options import TrainOptions
+from .state import Clock, load_state, save_state
+
+
+@dataclass(frozen=True)
+class TrainEvent:
+    """One step done. `acceptance` is set when the held-out sequences were just walked."""
+
+    done: float
+    """share of the run, 0 to 1"""
+    clock: Clock
+    loss: float
+    learning_rate: float
+    acceptance: Acceptance | None = None
+
+
+def rate_at(done: float, options: TrainOptions) -> float:
+    """Learning rate at a share of the run: linear warm-up, then a cosine down to zero."""
+    if done < options.warm_up:
+        return options.learning_rate * (done / options.warm_up)
+    rest = (done - options.warm_up) / (1 - options.warm_up)
+    return options.learning_rate * 0.5 * (1 + math.cos(math.pi * min(rest, 1.0)))
+
+
+class Vocabulary:
+    """The token ids a loss is normalised over, and the head's rows for them."""
+
+    def __init__(self, head: torch.Tensor, ids: torch.Tensor | None) -> None:
+        """`head` [V, H]; `ids` sorted int64, or None for all."""
+        self.head = head if ids is None else head[ids]
+        self.index = torch.arange(len(head), device=head.device)
+        if ids is not None:
+            self.index = torch.full((len(head),), IGNORED, device=head.device)
+            self.index[ids] = torch.arange(len(ids), device=head.device)
+
+    def labels(self, labels: torch.Tensor) -> torch.Tensor:
+        """Labels as rows of `head`; those outside become `IGNORED`."""
+        return torch.where(labels == IGNORED, IGNORED, self.index[labels.clamp(min=0)])
+
+
+def block_loss(model: DflashV1, batch: BlockBatch, embedding: torch.Tensor, vocabulary: Vocabulary, gamma: float) -> torch.Tensor:
+    """Cross-entropy of every labelled row, weighted exp(-(k - 1) / gamma) and divided by the weights' sum."""
+    block = batch.labels.shape[-1] + 1
+    hidden = draft_hidden(model, batch, embedding, block, torch.bfloat16)
+    labels = vocabulary.labels(batch.labels)
+    kept = labels != IGNORED
+    logits = hidden[kept] @ vocabulary.head.T
+    weights = row_weights(block, gamma).to(logits.device).expand(labels.shape)[kept]
+    losses = F.cross_entropy(logits.float(), labels[kept], reduction="none")
+    return (losses * weights).sum() / weights.sum()
+
+
+class Trainer:
+    """Trains `model` against a frozen embedding and head."""
+
+    def __init__(self, model: DflashV1, embedding: torch.Tensor, head: torch.Tensor, corpus: Corpus, options: TrainOptions, state: Path) -> None:
+        """`embedding`, `head` [V, H] float32 on the model's device; `state` is the checkpoint file, resumed from when it exists."""
+        self.model, self.corpus, self.options, self.state = model, corpus, options, state
+        self.device = embedding.device
+        self.embedding, self.head = embedding, head
+        self.optimiser = torch.optim.AdamW(model.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay, betas=(0.9, 0.95))
+        self.clock = load_state(state, model, self.optimiser) if state.exists() else Clock()
+        low = self.head.to(torch.bfloat16)
+        self.frequent = Vocabulary(low, corpus.frequent_tokens(options.loss_vocabulary).to(self.device))
+        self.whole = Vocabulary(low, None)
+        self.held_out = [corpus.triple(item) for item in corpus.test[:48]]
+
+    @property
+    def done(self) -> float:
+        """Share of the run that is behind, by the clock where minutes were asked for, else by steps."""
+        if self.options.minutes is not None:
+            return min(1.0, self.clock.seconds / (60 * self.options.minutes))
+        return min(1.0, self.clock.step / self.options.steps)
+
+    def _step(self) -> float:
+        options = self.options
+        batch = self.corpus.batch(self.clock.step, options.seed, options.sequences, options.anchors, options.block)
+        batch = BlockBatch(*(t.to(self.device) for t in (batch.features, batch.anchors, batch.anchor_tokens, batch.labels)))
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate_at(self.done, options)
+        vocabulary = self.whole if self.done > 1 - options.full_share else self.frequent
+        with torch.autocast(self.device.type, dtype=torch.bfloat16):
+            loss = block_loss(self.model, batch, self.embedding, vocabulary, gamma_for(options.block))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), options.clip)
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        self.clock.rows += int((batch.labels != IGNORED).sum())
+        return float(loss.detach())
+
+    def acceptance(self) -> Acceptance:
+        """τ and acceptance by position on the held-out sequences."""
+        return evaluate(self.model, self.embedding, self.head.to(torch.bfloat16), self.held_out, self.options.block)
+
+    def run(self, on_event: Callable[[TrainEvent], None] = lambda event: None) -> None:
+        """Train to the end of the schedule. Interrupting loses at most `checkpoint_seconds` of work."""
+        self.model.train()
+        saved = time.monotonic()
+        try:
+            while self.done < 1:
+                start = time.monotonic()
+                loss = self._step()
+                self.clock.step += 1
+                self.clock.seconds += time.monotonic() - start
+                due = self.clock.step % self.options.evaluate_every == 0 or self.done >= 1
+                acceptance = self.acceptance() if due else None
+                on_event(TrainEvent(self.done, self.clock, loss, rate_at(self.done, self.options), acceptance))
+                if time.monotonic() - saved > self.options.checkpoint_seconds:
+                    save_state(self.state, self.model, self.optimiser, self.clock)
+                    saved = time.monotonic()
+        finally:
+            save_state(self.state, self.model, self.optimiser, self.clock)
