@@ -1,0 +1,197 @@
+"""From a target to a drafter: responses, features, training, checkpoint. The public entry of `train/`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dflash_compile.export.checkpoint import TargetCheckpoint
+from dflash_compile.export.dflash_v1 import DflashV1
+from dflash_compile.export.drafters.zlab_v1 import save
+from dflash_compile.export.spec import DrafterSpec, TargetSpec
+from dflash_compile.export.torch_model import load_model
+from dflash_compile.runtime.errors import UsageError
+
+from .data import Corpus
+from .evaluate import Acceptance
+from .features import FeatureStore
+from .generation import BatchedGenerator
+from .options import TrainOptions, default_taps
+from .responses import ChatFrame, ResponsePlan, ResponseWriter
+from .trainer import TrainEvent, Trainer
+from .warm_start import warm_start
+
+PROMPT_ROOM = 320
+"""rows of a generation slot kept for the prompt"""
+
+
+@dataclass(frozen=True)
+class TrainProgress:
+    """Where a run is: `phase` is "responses" or "training"; `done` of `total` in the phase's own unit."""
+
+    phase: str
+    done: float
+    total: float
+    detail: str
+    event: TrainEvent | None = None
+
+
+def drafter_spec(target: TargetSpec, options: TrainOptions, mask_id: int) -> DrafterSpec:
+    """The drafter to train for `target`: its own shapes, so that its last layers can start it."""
+    return DrafterSpec(
+        dialect="zlab_v1",
+        name=f"{target.name}-dflash",
+        layers=options.layers,
+        hidden=target.hidden,
+        heads=target.heads,
+        kv_heads=target.kv_heads,
+        head_dim=target.head_dim,
+        intermediate=target.intermediate,
+        vocab=target.vocab,
+        max_positions=target.max_positions,
+        block=options.block,
+        mask_id=mask_id,
+        taps=options.taps if options.taps is not None else default_taps(target.layers),
+        rms_eps=target.rms_eps,
+        rope_theta=target.rope_theta,
+        dtype="bfloat16",
+        target_layers=target.layers,
+    )
+
+
+def choose_mask_id(tokenizer_json: bytes, target: TargetSpec, wanted: int | None) -> int:
+    """A token that text never holds: `wanted`, or the last special token that is neither pad, bos nor eos.
+
+    Raises `UsageError` when there is none, or when `wanted` is one of those.
+    """
+    taken = {target.pad_id, target.bos_id, *target.eos_ids}
+    if wanted is not None:
+        if wanted in taken or not 0 <= wanted < target.vocab:
+            raise UsageError(f"mask id {wanted} is pad, bos, eos or outside the vocabulary of {target.vocab}", where="--mask-id")
+        return wanted
+    added = [token["id"] for token in json.loads(tokenizer_json)["added_tokens"] if token["special"]]
+    free = [token for token in added if token not in taken and token < target.vocab]
+    if not free:
+        raise UsageError("the tokenizer has no spare special token for the mask", where="tokenizer added_tokens", fix="name one with --mask-id")
+    return int(max(free))
+
+
+def _tokenizer(checkpoint: TargetCheckpoint) -> Any:
+    from transformers import PreTrainedTokenizerFast
+
+    from tokenizers import Tokenizer
+
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(checkpoint.text.tokenizer_json.decode()))
+    tokenizer.chat_template = checkpoint.text.chat_template
+    tokenizer.bos_token, tokenizer.eos_token = checkpoint.text.bos_token, checkpoint.text.eos_token
+    return tokenizer
+
+
+def _generate(checkpoint: TargetCheckpoint, store: FeatureStore, spec: DrafterSpec, options: TrainOptions, report: Callable[[TrainProgress], None]) -> None:
+    """Fill `store` up to `options.response_tokens`; does nothing when it already holds them."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if sum(e.length - e.prompt for e in store.entries) >= options.response_tokens:
+        return
+    model = load_model(checkpoint, torch.bfloat16, device)
+    length = PROMPT_ROOM + options.response_limit
+    generator = BatchedGenerator(model, spec.taps, frozenset(checkpoint.spec.eos_ids), slots=128, length=length, seed=options.seed + len(store.entries))
+    plan = ResponsePlan(options.response_tokens, options.seed, options.response_limit)
+    writer = ResponseWriter(store, ChatFrame(_tokenizer(checkpoint)), generator, plan)
+    writer.run(lambda done, total: report(TrainProgress("responses", done, total, f"{len(store.entries)} sequences")))
+
+
+def _trainer(checkpoint: TargetCheckpoint, stores: list[FeatureStore], spec: DrafterSpec, options: TrainOptions, state: Path) -> Trainer:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    target = load_model(checkpoint, torch.float32)
+    torch.manual_seed(options.seed)
+    model = DflashV1(spec, len(spec.taps) * checkpoint.spec.hidden)
+    corpus = Corpus(stores, options.held_out)
+    if not corpus.train:
+        raise UsageError("the feature folder holds no sequence to train on", fix="ask for more --response-tokens")
+    tokens, _, _ = corpus.triple(corpus.train[0])
+    warm_start(model, target, tokens.long()[None])
+    head = target.get_output_embeddings().weight.to(device)
+    embedding = target.get_input_embeddings().weight.to(device)
+    return Trainer(model.to(device), embedding, head, corpus, options, state)
+
+
+def card(checkpoint: TargetCheckpoint, trainer: Trainer, spec: DrafterSpec, acceptance: Acceptance) -> str:
+    """README of the trained drafter: how it was made and what it does."""
+    options, clock = trainer.options, trainer.clock
+    kept = sum(entry.length - entry.prompt for _, entry in trainer.corpus.train)
+    positions = ", ".join(f"{share:.2f}" for share in acceptance.by_position)
+    sources = "\n".join(f"- `{name}`: sha256 `{digest}`" for name, digest in sorted(checkpoint.files.items()))
+    settings = "\n".join(f"- {name}: {value}" for name, value in asdict(options).items() if value is not None)
+    return f"""# {spec.name}
+
+A DFlash drafter (z-lab v1 layout) for exactly one target, **{checkpoint.spec.name}**, trained by `dflash-compile train`.
+
+| | |
+|---|---|
+| draft layers | {spec.layers}, {spec.hidden} wide, {spec.heads}/{spec.kv_heads} heads x {spec.head_dim} |
+| block | {spec.block} rows (the anchor and {spec.block - 1} proposals) |
+| taps (output of 0-based layer) | {list(spec.taps)} of {spec.target_layers} |
+| mask token id | {spec.mask_id} |
+| trained on | {kept} response tokens of the target itself, {len(trainer.corpus.train)} sequences |
+| optimisation | {clock.step} steps, {clock.rows} block rows, {clock.seconds / 3600:.2f} hours |
+| held-out τ | {acceptance.tau:.3f} tokens a cycle over {len(trainer.held_out)} sequences never trained on, by walking them in torch |
+| accepted by position | {positions} |
+
+The responses answer filled templates, text of the Python standard library, and questions the target made up itself;
+four in five are greedy. Weights start from the target's last layers. Chat template: the target's own.
+
+## Target files
+
+{sources}
+
+## Options
+
+{settings}
+"""
+
+
+def train(
+    checkpoint: TargetCheckpoint,
+    output: Path,
+    options: TrainOptions,
+    work: Path,
+    extra_features: tuple[Path, ...] = (),
+    on_progress: Callable[[TrainProgress], None] = lambda progress: None,
+) -> Path:
+    """Train a drafter for `checkpoint` and save it, in the z-lab layout with a card, to `output`.
+
+    `work` keeps features and the training state: a second call with the same folder resumes. `extra_features` are further
+    feature folders of the same target and taps. Raises `UsageError` for options that cannot work and `StoreMismatch` for
+    folders of another target.
+    """
+    spec = drafter_spec(checkpoint.spec, options, choose_mask_id(checkpoint.text.tokenizer_json, checkpoint.spec, options.mask_id))
+    width = len(spec.taps) * checkpoint.spec.hidden
+    store = FeatureStore(work / "features", width, spec.taps, checkpoint.spec.name)
+    _generate(checkpoint, store, spec, options, on_progress)
+    stores = [store, *(FeatureStore(folder, width, spec.taps, checkpoint.spec.name) for folder in extra_features)]
+    trainer = _trainer(checkpoint, stores, spec, options, work / "state.safetensors")
+    log = (work / "log.jsonl").open("a")
+    last: list[Acceptance] = []
+
+    def report(event: TrainEvent) -> None:
+        detail = f"loss {event.loss:.3f}"
+        if event.acceptance is not None:
+            last[:] = [event.acceptance]
+            detail += f", τ {event.acceptance.tau:.3f}"
+        entry = {"step": event.clock.step, "rows": event.clock.rows, "loss": event.loss, "learning_rate": event.learning_rate}
+        if event.acceptance is not None:
+            entry |= {"tau": event.acceptance.tau, "by_position": list(event.acceptance.by_position)}
+        log.write(json.dumps(entry) + "\n")
+        on_progress(TrainProgress("training", event.done, 1.0, detail, event))
+
+    with log:
+        trainer.run(report)
+    acceptance = last[0] if last else trainer.acceptance()
+    tensors = {name: p.detach().cpu().to(torch.bfloat16) for name, p in trainer.model.named_parameters()}
+    save(replace(spec), tensors, output, extra_files={"README.md": card(checkpoint, trainer, spec, acceptance).encode()})
+    return output
