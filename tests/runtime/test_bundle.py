@@ -113,7 +113,9 @@ def test_not_a_bundle(tmp_path):
         open_bundle(tmp_path, verify="no")
 
 
-@pytest.mark.parametrize("path", ["/etc/passwd", "../outside", "target/../../outside", "C:\\outside", "C:/outside", "a\\..\\b", "", ".", "a\0b"])
+@pytest.mark.parametrize(
+    "path", ["/etc/passwd", "../outside", "target/../../outside", "target/../target/target.onnx", "C:\\outside", "C:/outside", "a\\..\\b", "", ".", "a\0b"]
+)
 def test_paths_stay_inside(tiny_bundle, path):
     with pytest.raises(BundleError, match="outside"):
         confine(tiny_bundle, path)

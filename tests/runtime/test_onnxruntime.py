@@ -7,6 +7,7 @@ import sys
 import tracemalloc
 
 import numpy as np
+import onnx
 import pytest
 from dflash_compile.runtime import load
 from dflash_compile.runtime.backends import EngineOptions, _ort_library, find_backend
@@ -14,7 +15,7 @@ from dflash_compile.runtime.backends import onnxruntime as backend
 from dflash_compile.runtime.backends._ort_graph import Buffer
 from dflash_compile.runtime.bundle.read import open_bundle
 from dflash_compile.runtime.errors import BundleError, IncompatibleError, UsageError
-from tiny import BLOCK, CONTEXT, DRAFTER, EXACT, HIDDEN, MASK, TARGET, VOCAB, edit_manifest, reference, reference_logits
+from tiny import BLOCK, CONTEXT, DRAFTER, EXACT, HIDDEN, MASK, TARGET, VOCAB, edit_manifest, reference, reference_logits, write_manifest
 
 PROMPT = list(b"the quick brown fox")
 
@@ -65,6 +66,15 @@ def test_drafter_equals_numpy_after_partial_injects(engines):
         assert drafter.draft(anchor, position, 3) == reference_logits(DRAFTER, hidden)[1:3].argmax(-1).tolist()
         target.verify(PROMPT[position : position + accepted], position)
         drafter.inject(target.taps, accepted, position)
+
+
+def test_inject_writes_its_rows_and_no_other(engines):
+    engines.target.prefill(PROMPT, 0)
+    for rows, position in ((10, 0), (2, 40), (10, 60)):
+        engines.drafter.inject(engines.target.taps, rows, position)
+    keys = engines.drafter._caches["k_cache_0"].read((CONTEXT, 8))
+    written = np.flatnonzero(np.abs(keys).sum(-1)).tolist()
+    assert written == [*range(10), 40, 41, *range(60, 70)]
 
 
 def test_drafted_text_equals_plain_text(tiny_bundle):
@@ -137,7 +147,9 @@ def test_a_pool_the_app_made_serves_us(tiny_bundle):
 import onnxruntime
 from dflash_compile.runtime import load
 onnxruntime.set_global_thread_pool_sizes(1, 1)
-onnxruntime.SessionOptions()
+options = onnxruntime.SessionOptions()
+options.use_per_session_threads = False
+session = onnxruntime.InferenceSession({str(tiny_bundle / "target/target.onnx")!r}, options)
 assert len(list(load({str(tiny_bundle)!r}).tokens([1, 2], max_new_tokens=9))) == 9
 """
     subprocess.run([sys.executable, "-c", script], check=True)
@@ -201,3 +213,18 @@ def test_buffers_keep_what_lies_behind_a_write():
 
 def test_vocabulary_edge(engines):
     assert len(engines.target.verify([VOCAB - 1, 0], 0)) == 2
+
+
+def test_weights_outside_the_bundle_are_not_read(tiny_bundle):
+    """A graph may name a file for its weights; one beyond its folder is refused even where every hash is right."""
+    manifest = open_bundle(tiny_bundle).manifest
+    file = tiny_bundle / "target/target.onnx"
+    model = onnx.load(file)
+    tensor = next(tensor for tensor in model.graph.initializer if tensor.name == "head")
+    (tiny_bundle.parent / "secret").write_bytes(tensor.raw_data)
+    onnx.external_data_helper.set_external_data(tensor, location="../../secret")
+    tensor.ClearField("raw_data")
+    file.write_bytes(model.SerializeToString())
+    write_manifest(tiny_bundle, manifest)
+    with pytest.raises(BundleError, match="cannot load"):
+        load(tiny_bundle)

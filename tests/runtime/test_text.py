@@ -12,9 +12,10 @@ from dflash_compile.runtime.stops import StopFilter
 from dflash_compile.runtime.text import Text, open_text
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import EOS, VOCAB, _tokenizer, edit_manifest, write_manifest
+from tiny import EOS, VOCAB, edit_manifest, make_tokenizer, write_manifest
+from tokenizers import processors
 
-TOKENIZER = _tokenizer()
+TOKENIZER = make_tokenizer()
 PLAIN = Text(TOKENIZER, None, VOCAB)
 
 
@@ -87,6 +88,11 @@ def test_text_that_cannot_become_a_stop_is_shown_at_once():
     assert stopper.stopped
 
 
+def test_the_stop_completed_first_ends_the_text():
+    assert StopFilter(["abcd", "bc"]).feed("abcd") == "a"
+    assert StopFilter(["bc", "abc"]).feed("abcd") == ""
+
+
 def test_an_empty_stop_is_refused():
     with pytest.raises(UsageError):
         StopFilter(["a", ""])
@@ -101,6 +107,14 @@ def test_prompts(tiny_bundle):
     assert text.encode("", raw=True) == text.encode([], raw=False) == []
     # Whatever a user types, special tokens in it are what the tokenizer makes of them; the template's own ones must be.
     assert EOS in text.encode("<eos>", raw=True)
+
+
+def test_only_raw_text_gets_the_tokenizers_own_special_tokens():
+    tokenizer = make_tokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(single="<eos> $A", special_tokens=[("<eos>", EOS)])
+    text = Text(tokenizer, template("{{ messages[0].content }}"), VOCAB)
+    assert text.encode("a", raw=True) == [EOS, *b"a"]
+    assert text.encode("a", raw=False) == list(b"a")
 
 
 @pytest.mark.parametrize("prompt", [[VOCAB], [-1], [1, {"role": "user", "content": "x"}]])

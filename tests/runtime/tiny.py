@@ -75,7 +75,7 @@ def write_bundle(root: Path, **changes) -> Path:
     }
     for name, (model, _) in graphs.items():
         (root / name).write_bytes(model.SerializeToString())
-    _tokenizer().save(str(root / "tokenizer/tokenizer.json"))
+    make_tokenizer().save(str(root / "tokenizer/tokenizer.json"))
     (root / "tokenizer/chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
     records = {name: record for name, (_, record) in graphs.items()}
     fields = {
@@ -120,7 +120,7 @@ def _model(name: str, graphs: list[GraphRecord]) -> ModelRecord:
     return ModelRecord(name=name, family="tiny", layers=1, hidden=HIDDEN, kv_heads=KV, head_dim=DIM, vocab=VOCAB, precision="fp32", graphs=graphs, sources={})
 
 
-def _tokenizer() -> Tokenizer:
+def make_tokenizer() -> Tokenizer:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     # Id = byte value, so that tests can read ids as text.
     shown = {letter: _byte_of(letter) for letter in alphabet}
