@@ -7,13 +7,14 @@ import re
 from pathlib import Path
 
 import pytest
+from tiny import edit_manifest
+
 from dflash_compile.runtime.bundle import files, read, requirements
 from dflash_compile.runtime.bundle.files import confine
 from dflash_compile.runtime.bundle.manifest import VERSION
 from dflash_compile.runtime.bundle.read import open_bundle
 from dflash_compile.runtime.bundle.schema import bundle_schema
 from dflash_compile.runtime.errors import BundleError, ExitCode, IncompatibleError, UsageError
-from tiny import edit_manifest
 
 FILES = ["target/target.onnx", "drafter/inject.onnx", "drafter/draft.onnx", "tokenizer/tokenizer.json", "tokenizer/chat_template.jinja"]
 

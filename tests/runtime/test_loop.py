@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 
 import pytest
+from fakes import VOCAB, FakeDrafter, FakeTarget, continuation
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from dflash_compile.runtime.acceptance import accept_greedy
 from dflash_compile.runtime.errors import LengthError, UsageError
 from dflash_compile.runtime.loop import chunk_rows, plan_limits, run
 from dflash_compile.runtime.statistics import Recorder
-from fakes import VOCAB, FakeDrafter, FakeTarget, continuation
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 PROMPTS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40)
 BLOCK = 8

@@ -9,13 +9,14 @@ import tracemalloc
 import numpy as np
 import onnx
 import pytest
+from tiny import BLOCK, CONTEXT, DRAFTER, EXACT, HIDDEN, MASK, TARGET, VOCAB, edit_manifest, reference, reference_logits, write_manifest
+
 from dflash_compile.runtime import load
 from dflash_compile.runtime.backends import EngineOptions, _ort_library, find_backend
 from dflash_compile.runtime.backends import onnxruntime as backend
 from dflash_compile.runtime.backends._ort_graph import Buffer
 from dflash_compile.runtime.bundle.read import open_bundle
 from dflash_compile.runtime.errors import BundleError, IncompatibleError, UsageError
-from tiny import BLOCK, CONTEXT, DRAFTER, EXACT, HIDDEN, MASK, TARGET, VOCAB, edit_manifest, reference, reference_logits, write_manifest
 
 PROMPT = list(b"the quick brown fox")
 

@@ -7,16 +7,17 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from dflash_compile.runtime import load
-from dflash_compile.runtime.engines import Engines
-from dflash_compile.runtime.errors import LengthError, UsageError
-from dflash_compile.runtime.session import Session
-from dflash_compile.runtime.text import Text
 from fakes import VOCAB, FakeDrafter, FakeTarget, continuation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import edit_manifest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from dflash_compile.runtime import load
+from dflash_compile.runtime.engines import Engines
+from dflash_compile.runtime.errors import LengthError, UsageError
+from dflash_compile.runtime.session import Session
+from dflash_compile.runtime.text import Text
 
 LETTERS = "abcdefghijk"
 PROMPT = [3, 1, 4]

@@ -5,15 +5,16 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny import EOS, VOCAB, edit_manifest, make_tokenizer, write_manifest
+from tokenizers import processors
+
 from dflash_compile.runtime.bundle.read import open_bundle
 from dflash_compile.runtime.chat import ChatTemplate
 from dflash_compile.runtime.errors import BundleError, UsageError
 from dflash_compile.runtime.stops import StopFilter
 from dflash_compile.runtime.text import Text, open_text
-from hypothesis import given
-from hypothesis import strategies as st
-from tiny import EOS, VOCAB, edit_manifest, make_tokenizer, write_manifest
-from tokenizers import processors
 
 TOKENIZER = make_tokenizer()
 PLAIN = Text(TOKENIZER, None, VOCAB)

@@ -12,9 +12,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import onnx
-from dflash_compile.runtime.bundle.manifest import GraphRecord, Manifest, ModelRecord, PairingRecord, PortRecord, RequirementRecord, TextRecord
 from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from dflash_compile.runtime.bundle.manifest import GraphRecord, Manifest, ModelRecord, PairingRecord, PortRecord, RequirementRecord, TextRecord
 
 HIDDEN, HEADS, KV, DIM = 16, 2, 1, 8
 CONTEXT, BLOCK, EXACT = 96, 6, 2
