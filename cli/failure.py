@@ -62,7 +62,9 @@ def _system_error(error: OSError) -> DFlashError:
         case errno.ENOSPC | errno.EDQUOT:
             return BuildError("the disk is full", where=where, why=why, fix="free space, or write somewhere else")
         case errno.ENOENT | errno.ENOTDIR | errno.EISDIR:
-            return UsageError("no such file or directory" if error.errno == errno.ENOENT else "not the kind of file expected", where=where, why=why, fix="check the path")
+            return UsageError(
+                "no such file or directory" if error.errno == errno.ENOENT else "not the kind of file expected", where=where, why=why, fix="check the path"
+            )
         case errno.EACCES | errno.EPERM | errno.EROFS:
             return UsageError("access denied", where=where, why=why, fix="choose a path this user may read and write")
     return BuildError(f"{type(error).__name__}: {why}", where=where, fix="run again with --debug for the traceback")

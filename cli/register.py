@@ -66,8 +66,10 @@ def _root(show_version: Annotated[bool, typer.Option("--version", is_eager=True,
 def _add(app: typer.Typer, name: str) -> None:
     try:
         command = importlib.import_module(f"{commands.__name__}.{name}").command
-    except Exception as error:  # noqa: BLE001
-        app.command(name, help=f"(unavailable: {error})", context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(_unavailable(name, error))
+    except Exception as error:
+        app.command(name, help=f"(unavailable: {error})", context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(
+            _unavailable(name, error)
+        )
     else:
         app.command(name, context_settings={"auto_envvar_prefix": f"{ENVIRONMENT}_{name.upper()}"})(_wrapped(name, command))
 
@@ -92,7 +94,9 @@ def _wrapped(name: str, command: Callable[..., Report]) -> Callable[..., None]:
 
     signature = inspect.signature(command, eval_str=True)
     _, *own = signature.parameters.values()
-    extra = [inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None if key == "config" else False, annotation=kind) for key, kind in SHARED.items()]
+    extra = [
+        inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None if key == "config" else False, annotation=kind) for key, kind in SHARED.items()
+    ]
     run.__signature__ = signature.replace(parameters=[*own, *extra], return_annotation=None)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *extra)}
     return run

@@ -27,9 +27,7 @@ def command(
     """Train a drafter for TARGET on the target's own answers. Takes hours on a CPU; stop and start it as you like."""
     from dflash_compile.train import TrainOptions, train
 
-    options = TrainOptions(
-        layers=layers, block=block, response_tokens=response_tokens, steps=steps, minutes=minutes, learning_rate=learning_rate, seed=seed
-    )
+    options = TrainOptions(layers=layers, block=block, response_tokens=response_tokens, steps=steps, minutes=minutes, learning_rate=learning_rate, seed=seed)
     with console.progress() as progress:
         result: Any = train(target, output, options, progress)
     document = asdict(result) if is_dataclass(result) and not isinstance(result, type) else dict(result)
