@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import signal
 import sys
 from collections.abc import Sequence
@@ -29,9 +30,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _help(arguments: Sequence[str]) -> str:
-    names = {command.name for command in application().registered_commands}
-    given = [word for word in arguments if word in names]
-    return " ".join([PROGRAM, *given[:1], "--help"])
+    names = [command.name for command in application().registered_commands if command.name]
+    words = [word for word in arguments if not word.startswith("-")]
+    command = next((word for word in words if word in names), "")
+    close = difflib.get_close_matches(words[0], names, n=1) if words and not command else []
+    return f"did you mean `{close[0]}`?" if close else " ".join(filter(None, (PROGRAM, command, "--help")))
 
 
 def entry() -> None:
