@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 
 import pytest
+
 from dflash_compile.cli import commands, register
 from dflash_compile.cli.main import main
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import typer.main
+
 from dflash_compile.cli.register import SHARED, application
 
 DEFAULT, FILE, ENVIRONMENT, FLAG = "default", "file", "environment", "flag"
