@@ -45,9 +45,9 @@ class Console:
 
     @contextlib.contextmanager
     def progress(self) -> Iterator[Progress]:
-        """A callback `(step, done, total)` that draws a bar, or plain lines where there is no terminal."""
+        """A callback `(step, done, total, detail)` that draws a bar, or plain lines where there is no terminal."""
         if self.quiet:
-            yield lambda step, done=0, total=0: None
+            yield lambda step, done=0, total=0, detail="", /: None
         else:
             with show_progress(self.err) as report:
                 yield report

@@ -6,15 +6,18 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
-from typing import Protocol, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
 
 HEARTBEAT_SECONDS = 20.0
 
 
 class Progress(Protocol):
-    """What library code calls: the step under way, and how much of it is done where that is known."""
+    """What library code calls: the step under way, how much of it is done where that is known, and how it goes."""
 
-    def __call__(self, step: str, done: int = 0, total: int = 0) -> None: ...
+    def __call__(self, step: str, done: float = 0, total: float = 0, detail: str = "", /) -> None: ...
 
 
 @contextlib.contextmanager
@@ -30,16 +33,16 @@ def _bar(stream: TextIO) -> Iterator[Progress]:
     from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("{task.fields[detail]}"))
     with Bars(*columns, console=Console(file=stream)) as bars:
-        current: dict[str, int] = {}
+        tasks: dict[str, TaskID] = {}
 
-        def report(step: str, done: int = 0, total: int = 0) -> None:
-            if step not in current:
-                for task in current.values():
-                    bars.stop_task(task)  # type: ignore[arg-type]
-                current[step] = bars.add_task(step)
-            bars.update(current[step], completed=done, total=total or None)  # type: ignore[arg-type]
+        def report(step: str, done: float = 0, total: float = 0, detail: str = "", /) -> None:
+            if step not in tasks:
+                for task in tasks.values():
+                    bars.stop_task(task)
+                tasks[step] = bars.add_task(step, detail="")
+            bars.update(tasks[step], completed=done, total=total or None, detail=detail)
 
         yield report
 
@@ -47,24 +50,25 @@ def _bar(stream: TextIO) -> Iterator[Progress]:
 @contextlib.contextmanager
 def _lines(stream: TextIO, heartbeat: float) -> Iterator[Progress]:
     start = time.monotonic()
-    step_now, ended = "", threading.Event()
+    current, state, ended = "", "", threading.Event()
 
     def line(text: str) -> None:
         stream.write(f"[{time.monotonic() - start:6.1f} s] {text}\n")
         stream.flush()
 
-    def report(step: str, done: int = 0, total: int = 0) -> None:
-        nonlocal step_now
-        if step != step_now:
-            step_now = step
+    def report(step: str, done: float = 0, total: float = 0, detail: str = "", /) -> None:
+        nonlocal current, state
+        state = " ".join(filter(None, (f"{done / total:.0%}" if total else "", detail)))
+        if step != current:
+            current = step
             line(step)
 
-    def sign_of_life() -> None:
+    def signs_of_life() -> None:
         while not ended.wait(heartbeat):
-            if step_now:
-                line(f"still: {step_now}")
+            if current:
+                line(f"still: {current} {state}".rstrip())
 
-    watcher = threading.Thread(target=sign_of_life, daemon=True)
+    watcher = threading.Thread(target=signs_of_life, daemon=True)
     watcher.start()
     try:
         yield report

@@ -5,13 +5,14 @@ Both sides take turns on every prompt, so that whatever else the machine does fa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from dflash_compile.runtime.session import Session
 from dflash_compile.runtime.statistics import Statistics
 
+from ..progress import Progress
 from .prompts import DemoPrompt
 from .tally import Tally
 
@@ -54,9 +55,9 @@ class _Run:
     statistics: Statistics
 
 
-def compare(session: Session, prompts: Sequence[DemoPrompt], max_new_tokens: int, repeats: int, progress: Callable[[str, int, int], None]) -> Comparison:
+def compare(session: Session, prompts: Sequence[DemoPrompt], max_new_tokens: int, repeats: int, progress: Progress) -> Comparison:
     """Generate greedily for every prompt, `repeats` times with the drafter and as often without it, taking turns."""
-    progress("warming up", 0, 0)
+    progress("warming up")
     for draft in (True, False):
         _run(session, prompts[0], WARM_UP_TOKENS, draft)
     results = []
