@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -26,20 +26,18 @@ def command(
     raw: Annotated[bool, typer.Option("--raw", help="Continue the prompt as it stands, without the chat template.")] = False,
     system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="A system message before the prompt.")] = None,
     stop: Annotated[list[str] | None, typer.Option("--stop", metavar="TEXT", help="End before this text; may be given again.")] = None,
-    provider: Annotated[str, typer.Option("--provider", help="cpu or cuda.")] = "cpu",
+    provider: Annotated[Literal["cpu", "cuda"], typer.Option("--provider", help="Kind of device.")] = "cpu",
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads; every core by default.")] = None,
 ) -> Report:
     """Generate text from BUNDLE: the text streams to standard output, figures go to standard error."""
     if raw and system is not None:
         raise UsageError("--system has no place in a raw prompt", fix="leave out --raw, or write the system text into the prompt")
-    if provider not in ("cpu", "cuda"):
-        raise UsageError(f"unknown provider {provider!r}", fix="cpu or cuda")
     text = sys.stdin.read() if prompt == "-" else prompt
     messages = [{"role": "system", "content": system}, {"role": "user", "content": text}] if system is not None else text
 
     from dflash_compile.runtime import load
 
-    with load(bundle, provider="cuda" if provider == "cuda" else "cpu", threads=threads) as session:
+    with load(bundle, provider=provider, threads=threads) as session:
         for note in session.notes:
             console.note(f"note: {note}")
         answer = []
