@@ -37,9 +37,8 @@ types: wheel
 	cd .build/site && $(abspath $(BIN))/mypy --config-file ../../pyproject.toml -p dflash_compile
 
 wheel: $(READY)
-	rm -rf .build
-	$(BIN)/python -m build --no-isolation --sdist --outdir .build .
-	$(BIN)/python -m pip --disable-pip-version-check --quiet install --no-deps --no-build-isolation --target .build/site .build/*.tar.gz
+	rm -rf .build build
+	$(PIP) install --no-deps --no-build-isolation --target .build/site .
 
 train-demo: $(READY)
 	$(BIN)/dflash-compile train smollm2-135m -o artifacts/train/smollm2-135m-dflash

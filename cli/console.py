@@ -47,7 +47,7 @@ class Console:
     def progress(self) -> Iterator[Progress]:
         """A callback `(step, done, total, detail)` that draws a bar, or plain lines where there is no terminal."""
         if self.quiet:
-            yield lambda step, done=0, total=0, detail="", /: None
+            yield lambda step, done=0, total=0, detail="": None
         else:
             with show_progress(self.err) as report:
                 yield report

@@ -17,7 +17,7 @@ HEARTBEAT_SECONDS = 20.0
 class Progress(Protocol):
     """What library code calls: the step under way, how much of it is done where that is known, and how it goes."""
 
-    def __call__(self, step: str, done: float = 0, total: float = 0, detail: str = "", /) -> None: ...
+    def __call__(self, step: str, done: float = 0, total: float = 0, detail: str = "") -> None: ...
 
 
 @contextlib.contextmanager
@@ -37,7 +37,7 @@ def _bar(stream: TextIO) -> Iterator[Progress]:
     with Bars(*columns, console=Console(file=stream)) as bars:
         tasks: dict[str, TaskID] = {}
 
-        def report(step: str, done: float = 0, total: float = 0, detail: str = "", /) -> None:
+        def report(step: str, done: float = 0, total: float = 0, detail: str = "") -> None:
             if step not in tasks:
                 for task in tasks.values():
                     bars.stop_task(task)
@@ -56,7 +56,7 @@ def _lines(stream: TextIO, heartbeat: float) -> Iterator[Progress]:
         stream.write(f"[{time.monotonic() - start:6.1f} s] {text}\n")
         stream.flush()
 
-    def report(step: str, done: float = 0, total: float = 0, detail: str = "", /) -> None:
+    def report(step: str, done: float = 0, total: float = 0, detail: str = "") -> None:
         nonlocal current, state
         state = " ".join(filter(None, (f"{done / total:.0%}" if total else "", detail)))
         if step != current:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import asdict
 from importlib import import_module
 from importlib.metadata import version
@@ -13,6 +12,7 @@ from pathlib import Path
 from dflash_compile.artifacts import ROOT
 from dflash_compile.compile.build import BuildOptions, build
 from dflash_compile.export import open_drafter, open_target
+from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
 from dflash_compile.runtime.bundle.read import open_bundle
 from dflash_compile.runtime.errors import DFlashError
 
@@ -29,20 +29,21 @@ def ensure_bundle(output: Path, options: BuildOptions, progress: Progress) -> bo
 
     A key over the sources, the options and the code that builds is kept beside the bundle, in `NAME.key`. Raises what `build` raises.
     """
-    progress("looking at the models")
-    key_file, key = output.with_name(f"{output.name}.key"), _key(options)
+    progress("opening the models")
+    target, drafter = open_target(TARGET), open_drafter(DRAFTER)
+    key_file, key = output.with_name(f"{output.name}.key"), _key(target, drafter, options)
     if key_file.is_file() and key_file.read_text(encoding="utf-8").strip() == key and _is_sound(output):
         return False
     key_file.unlink(missing_ok=True)
-    build(TARGET, DRAFTER, output, options, progress)
+    build(target, drafter, output, options, progress)
     key_file.write_text(key + "\n", encoding="utf-8")
     return True
 
 
-def _key(options: BuildOptions) -> str:
-    sources = {"target": dict(open_target(TARGET).files), "drafter": dict(open_drafter(DRAFTER).files)}
-    parts: Mapping[str, object] = {"sources": sources, "options": asdict(options), "version": version("dflash-compile"), "code": _code()}
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+def _key(target: TargetCheckpoint, drafter: DrafterCheckpoint, options: BuildOptions) -> str:
+    sources = {"target": dict(target.files), "drafter": dict(drafter.files)}
+    parts = {"sources": sources, "options": asdict(options), "version": version("dflash-compile"), "code": _code()}
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def _code() -> str:
