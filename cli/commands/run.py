@@ -1,0 +1,74 @@
+"""`run`: generate from a bundle."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from dflash_compile.runtime.errors import UsageError
+
+from ..console import Console
+from ..report import Report
+
+if TYPE_CHECKING:
+    from dflash_compile.runtime.statistics import Statistics
+
+
+def command(
+    console: Console,
+    bundle: Annotated[Path, typer.Argument(help="A directory that `build` wrote.")],
+    prompt: Annotated[str, typer.Option("--prompt", help="What to say to the model; `-` reads it from standard input.")],
+    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Most tokens to generate.")] = 512,
+    draft: Annotated[bool, typer.Option("--draft/--no-draft", help="Use the drafter. The text is the same either way.")] = True,
+    raw: Annotated[bool, typer.Option("--raw", help="Continue the prompt as it stands, without the chat template.")] = False,
+    system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="A system message before the prompt.")] = None,
+    stop: Annotated[list[str] | None, typer.Option("--stop", metavar="TEXT", help="End before this text; may be given again.")] = None,
+    provider: Annotated[Literal["cpu", "cuda"], typer.Option("--provider", help="Kind of device.")] = "cpu",
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads; every core by default.")] = None,
+) -> Report:
+    """Generate text from BUNDLE: the text streams to standard output, figures go to standard error."""
+    if raw and system is not None:
+        raise UsageError("--system has no place in a raw prompt", fix="leave out --raw, or write the system text into the prompt")
+    text = sys.stdin.read() if prompt == "-" else prompt
+    messages = [{"role": "system", "content": system}, {"role": "user", "content": text}] if system is not None else text
+
+    from dflash_compile.runtime import load
+
+    with load(bundle, provider=provider, threads=threads) as session:
+        for note in session.notes:
+            console.note(f"note: {note}")
+        answer = []
+        for piece in session.generate(messages, max_new_tokens=max_new_tokens, stop=stop or (), raw=raw, draft=draft):
+            answer.append(piece)
+            console.stream(piece)
+        statistics = session.statistics
+    console.stream("\n")
+    console.note(summary(statistics, draft=draft))
+    return Report({"text": "".join(answer), "draft": draft, "statistics": as_dict(statistics)})
+
+
+def summary(statistics: Statistics, *, draft: bool) -> str:
+    """One line about a request."""
+    speed = f"{statistics.tokens_per_second:.1f} tokens/s after {statistics.prefill_seconds * 1000:.0f} ms of prefill"
+    how = f"τ {statistics.tau:.2f} tokens per cycle, {statistics.cycles} cycles" if draft else "plain decoding"
+    return f"[{statistics.tokens} tokens, {speed}, {how}, ended by {statistics.finish}]"
+
+
+def as_dict(statistics: Statistics) -> dict[str, Any]:
+    """The figures of a request, JSON-ready; rates are of the cycles that offered that slot."""
+    return {
+        "prompt_tokens": statistics.prompt_tokens,
+        "tokens": statistics.tokens,
+        "cycles": statistics.cycles,
+        "tau": statistics.tau,
+        "acceptance_by_position": [taken / offered for taken, offered in zip(statistics.accepted_at, statistics.offered_at, strict=True) if offered],
+        "prefill_seconds": statistics.prefill_seconds,
+        "decode_seconds": statistics.decode_seconds,
+        "tokens_per_second": statistics.tokens_per_second,
+        "seconds_by_role": dict(statistics.seconds),
+        "host_seconds": statistics.host_seconds,
+        "finish": statistics.finish,
+    }

@@ -1,0 +1,91 @@
+"""Where words go: results on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+from dflash_compile.runtime.errors import DFlashError
+
+from .progress import Progress, show_progress
+from .report import Report, schema
+
+
+@dataclass
+class Console:
+    """One run's output. Colour and bars appear on a terminal only, and colour not under NO_COLOR."""
+
+    json: bool = False
+    verbose: bool = False
+    quiet: bool = False
+    debug: bool = False
+    out: TextIO = field(default_factory=lambda: sys.stdout)
+    err: TextIO = field(default_factory=lambda: sys.stderr)
+
+    def note(self, text: str) -> None:
+        """Something worth knowing while the command runs."""
+        if not self.quiet:
+            self._print(self.err, text)
+
+    def detail(self, text: str) -> None:
+        """Something for --verbose."""
+        if self.verbose:
+            self._print(self.err, text)
+
+    def stream(self, text: str) -> None:
+        """A piece of the result, at once, as it is; nothing with --json, where the whole comes at the end."""
+        if not self.json:
+            self.out.write(text)
+            self.out.flush()
+
+    @contextlib.contextmanager
+    def progress(self) -> Iterator[Progress]:
+        """A callback `(step, done, total, detail)` that draws a bar, or plain lines where there is no terminal."""
+        if self.quiet:
+            yield lambda step, done=0, total=0, detail="": None
+        else:
+            with show_progress(self.err) as report:
+                yield report
+
+    def report(self, name: str, report: Report) -> None:
+        """Print what the command `name` found."""
+        if self.json:
+            self._document(name, report.document)
+        else:
+            for part in report.text:
+                self._print(self.out, part)
+
+    def failure(self, error: DFlashError, cause: BaseException | None = None) -> int:
+        """Print `error`, with the traceback of `cause` under --debug, and return its exit code."""
+        if self.debug and cause is not None:
+            self.err.write("".join(traceback.format_exception(cause)))
+        if self.json:
+            self._document("error", error.as_dict())
+        else:
+            self.err.write(f"error: {error}\n")
+        return int(error.exit_code)
+
+    @contextlib.contextmanager
+    def only_ours_on_stdout(self) -> Iterator[None]:
+        """Libraries that print to standard output would break the document there: theirs goes to standard error."""
+        with contextlib.redirect_stdout(self.err):
+            yield
+
+    def _document(self, kind: str, content: Mapping[str, object]) -> None:
+        json.dump({"schema": schema(kind), **content}, self.out, ensure_ascii=False, allow_nan=False)
+        self.out.write("\n")
+        self.out.flush()
+
+    def _print(self, stream: TextIO, part: Any) -> None:
+        if isinstance(part, str):
+            stream.write(f"{part}\n")
+            stream.flush()
+            return
+        from rich.console import Console as Rich  # takes longer to import than most commands take to answer
+
+        Rich(file=stream, highlight=False).print(part)

@@ -1,0 +1,1 @@
+"""What `dflash-compile demo` does, without the drawing: the bundle, the prompts, the comparison."""

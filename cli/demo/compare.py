@@ -1,0 +1,90 @@
+"""DFlash against plain decoding on the same bundle: the same tokens, and how long each took.
+
+Both sides take turns on every prompt, so that whatever else the machine does falls on both alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from dflash_compile.runtime.session import Session
+from dflash_compile.runtime.statistics import Statistics
+
+from ..progress import Progress
+from .prompts import DemoPrompt
+from .tally import Tally
+
+WARM_UP_TOKENS = 16
+STEP = "generating with and without the drafter"
+
+
+@dataclass(frozen=True)
+class PromptResult:
+    """One prompt, both ways; its times are medians over the repetitions."""
+
+    prompt: DemoPrompt
+    text: str
+    identical: bool
+    """every repetition of both sides gave the same token ids"""
+    tally: Tally
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All prompts, in order."""
+
+    results: tuple[PromptResult, ...]
+
+    @property
+    def lossless(self) -> bool:
+        """All token ids of both sides are equal."""
+        return all(result.identical for result in self.results)
+
+    @property
+    def total(self) -> Tally:
+        """Of all prompts: every token weighs the same, so long answers count for more."""
+        return sum((result.tally for result in self.results), start=Tally())
+
+
+@dataclass(frozen=True)
+class _Run:
+    tokens: list[int]
+    text: str
+    statistics: Statistics
+
+
+def compare(session: Session, prompts: Sequence[DemoPrompt], max_new_tokens: int, repeats: int, progress: Progress) -> Comparison:
+    """Generate greedily for every prompt, `repeats` times with the drafter and as often without it, taking turns."""
+    progress("warming up")
+    for draft in (True, False):
+        _run(session, prompts[0], WARM_UP_TOKENS, draft)
+    results = []
+    for number, prompt in enumerate(prompts):
+        progress(STEP, number, len(prompts))
+        results.append(_compare_one(session, prompt, max_new_tokens, repeats))
+    progress(STEP, len(prompts), len(prompts))
+    return Comparison(tuple(results))
+
+
+def _compare_one(session: Session, prompt: DemoPrompt, max_new_tokens: int, repeats: int) -> PromptResult:
+    runs: dict[bool, list[_Run]] = {True: [], False: []}
+    for repeat in range(repeats):
+        for draft in (True, False) if repeat % 2 == 0 else (False, True):
+            runs[draft].append(_run(session, prompt, max_new_tokens, draft))
+    first = runs[True][0]
+    tally = Tally(
+        tokens=len(first.tokens),
+        decoded=max(len(first.tokens) - 1, 0),
+        cycles=first.statistics.cycles,
+        seconds=median(run.statistics.decode_seconds for run in runs[True]),
+        baseline_seconds=median(run.statistics.decode_seconds for run in runs[False]),
+    )
+    return PromptResult(prompt, first.text, all(run.tokens == first.tokens for run in (*runs[True], *runs[False])), tally)
+
+
+def _run(session: Session, prompt: DemoPrompt, max_new_tokens: int, draft: bool) -> _Run:
+    tokens: list[int] = []
+    text = "".join(session.generate(prompt.text, max_new_tokens=max_new_tokens, draft=draft, on_token=tokens.append))
+    return _Run(tokens, text, session.statistics)

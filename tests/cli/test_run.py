@@ -1,0 +1,110 @@
+"""`run` on a session made up for the test: what goes where, and which options reach the library."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+import dflash_compile.runtime as runtime
+from dflash_compile.runtime.statistics import Statistics
+
+STATISTICS = Statistics(
+    prompt_tokens=7,
+    tokens=9,
+    cycles=4,
+    offered_at=(4, 4, 0),
+    accepted_at=(3, 1, 0),
+    prefill_seconds=0.5,
+    decode_seconds=2.0,
+    seconds={"prefill": 0.4, "verify": 1.5},
+    finish="eos",
+)
+
+
+class FakeSession:
+    notes = ("this machine is a test",)
+    statistics = STATISTICS
+
+    def __init__(self, record):
+        self.record = record
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.record["closed"] = True
+
+    def generate(self, prompt, **options):
+        self.record.update(prompt=prompt, **options)
+        yield "Hel"
+        yield "lo"
+
+
+@pytest.fixture
+def record(monkeypatch):
+    """What the command asked of the library."""
+    seen = {}
+
+    def load(path, **options):
+        seen.update(path=str(path), **options)
+        return FakeSession(seen)
+
+    monkeypatch.setattr(runtime, "load", load)
+    return seen
+
+
+def test_text_streams_to_standard_output_and_figures_to_standard_error(cli, record):
+    result = cli("run", "some/bundle", "--prompt", "Hi")
+    assert (result.code, result.out) == (0, "Hello\n")
+    assert "note: this machine is a test" in result.err
+    assert "9 tokens, 4.0 tokens/s after 500 ms of prefill, τ 2.00 tokens per cycle, 4 cycles, ended by eos" in result.err
+    assert record["closed"]
+
+
+def test_quiet_leaves_only_the_text(cli, record):
+    result = cli("run", "some/bundle", "--prompt", "Hi", "-q")
+    assert (result.out, result.err) == ("Hello\n", "")
+
+
+def test_json_is_one_document_with_text_and_statistics(cli, record):
+    document = cli("run", "some/bundle", "--prompt", "Hi", "--json").document
+    assert document["text"] == "Hello"
+    assert document["statistics"]["tau"] == 2.0
+    assert document["statistics"]["acceptance_by_position"] == [0.75, 0.25]
+    assert document["statistics"]["seconds_by_role"] == {"prefill": 0.4, "verify": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], {"prompt": "Hi", "draft": True, "raw": False, "stop": (), "max_new_tokens": 512, "provider": "cpu", "threads": None}),
+        (["--no-draft", "--raw", "--max-new-tokens", "3"], {"draft": False, "raw": True, "max_new_tokens": 3}),
+        (["--stop", "a", "--stop", "b"], {"stop": ["a", "b"]}),
+        (["--system", "Be brief."], {"prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]}),
+        (["--provider", "cuda", "--threads", "2"], {"provider": "cuda", "threads": 2}),
+    ],
+)
+def test_options_reach_the_library(cli, record, arguments, expected):
+    assert cli("run", "some/bundle", "--prompt", "Hi", *arguments).code == 0
+    assert {name: record[name] for name in expected} == expected
+    assert record["path"] == "some/bundle"
+
+
+def test_a_dash_reads_the_prompt_from_standard_input(cli, record, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("from\nelsewhere"))
+    cli("run", "some/bundle", "--prompt", "-")
+    assert record["prompt"] == "from\nelsewhere"
+
+
+@pytest.mark.parametrize("arguments", [["--system", "x", "--raw"], ["--provider", "tpu"], ["--max-new-tokens", "0"], ["--threads", "0"]])
+def test_options_that_cannot_work_are_usage_errors(cli, record, arguments):
+    assert cli("run", "some/bundle", "--prompt", "Hi", *arguments).code == 2
+    assert record == {}
+
+
+def test_no_bundle_is_a_usage_error_with_the_next_command(cli, tmp_path):
+    missing, empty = cli("run", str(tmp_path / "none"), "--prompt", "Hi"), cli("run", str(tmp_path), "--prompt", "Hi")
+    assert (missing.code, empty.code) == (2, 2)
+    assert "dflash-compile build" in empty.err

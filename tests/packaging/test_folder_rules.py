@@ -1,0 +1,42 @@
+"""Which folder may import which: the table of the design, checked on every import statement at any depth."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from tree import FOLDERS, NAMESPACE, dotted, imports, modules
+
+MAY_IMPORT = {
+    "artifacts": (),
+    "cli": ("artifacts", "compile", "export", "runtime", "train"),
+    "compile": ("export", "runtime.bundle", "runtime.errors"),
+    "export": ("runtime.errors",),
+    "runtime": (),
+    "train": ("export", "runtime.errors"),
+}
+NEVER = {"runtime": ("torch", "transformers", "onnx", "onnx_ir", "onnxscript", "safetensors", "gguf"), "artifacts": ("torch", "transformers")}
+
+
+def _under(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")
+
+
+@pytest.mark.parametrize("file", modules(), ids=str)
+def test_a_folder_reaches_only_what_it_may(file):
+    folder = file.parts[0]
+    allowed = [f"{NAMESPACE}.{name}" for name in (folder, *MAY_IMPORT[folder])]
+    for name in imports(file):
+        if _under(name, NAMESPACE):
+            assert any(_under(name, package) for package in allowed), f"{dotted(file)} imports {name}"
+        assert not any(_under(name, package) for package in FOLDERS), f"{dotted(file)} imports {name} without {NAMESPACE}"
+        assert not any(_under(name, library) for library in NEVER.get(folder, ())), f"{dotted(file)} imports {name}"
+
+
+def test_importing_the_whole_runtime_loads_nothing_of_the_build():
+    names = [dotted(file) for file in modules() if file.parts[0] == "runtime"]
+    banned = [*NEVER["runtime"], *(f"{NAMESPACE}.{folder}" for folder in FOLDERS if folder != "runtime")]
+    code = f"import importlib, sys\nfor n in {names}: importlib.import_module(n)\nprint([m for m in {banned} if m in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout.strip()) == (0, "[]"), run.stderr
