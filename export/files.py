@@ -33,6 +33,11 @@ def read_json_if_any(path: Path) -> dict[str, Any]:
     return read_json(path) if path.exists() else {}
 
 
+def section(value: object) -> Mapping[str, Any]:
+    """`value` where it is a JSON object, else an empty one: a key of the wrong kind counts as missing."""
+    return value if isinstance(value, Mapping) else {}
+
+
 class FileHashes(Mapping[str, str]):
     """sha256 by file name, computed when first asked for: opening a checkpoint must not read all of it."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from dflash_compile.runtime.errors import CheckpointError
 
+from ..files import section
 from ..spec import DrafterSpec
 
 DIALECT = "zlab_v1"
@@ -27,8 +28,7 @@ class Reader:
 
     def __init__(self, raw: Mapping[str, Any], path: Path) -> None:
         self.raw, self.path = raw, path
-        inside = raw.get(INSIDE)
-        self.inside: Mapping[str, Any] = inside if isinstance(inside, Mapping) else {}
+        self.inside = section(raw.get(INSIDE))
         self.evidence: dict[str, str] = {}
 
     def places(self, key: str) -> dict[str, Any]:
@@ -194,10 +194,11 @@ def _window(reader: Reader) -> int:
 
 def _rope(reader: Reader) -> tuple[float, Mapping[str, object] | None]:
     """(theta, scaling): `rope_parameters` as transformers 5 writes it, or `rope_theta` and `rope_scaling` as before."""
-    parameters = reader.raw.get("rope_parameters") or {}
-    scaling = dict(reader.raw.get("rope_scaling") or parameters)
+    parameters = section(reader.raw.get("rope_parameters"))
+    scaling = dict(section(reader.raw.get("rope_scaling")) or parameters)
     inner = scaling.pop("rope_theta", None)
-    theta = reader.raw.get("rope_theta", parameters.get("rope_theta", inner))
+    top = reader.raw.get("rope_theta")
+    theta = top if top is not None else parameters.get("rope_theta", inner)
     if theta is None:
         raise reader.fault(
             "rope_theta",
@@ -205,7 +206,7 @@ def _rope(reader: Reader) -> tuple[float, Mapping[str, object] | None]:
             "a guess would shift every position",
             "add rope_theta to config.json as its authors publish it",
         )
-    reader.evidence["rope_theta"] = "rope_theta" if "rope_theta" in reader.raw else "rope_parameters.rope_theta"
+    reader.evidence["rope_theta"] = "rope_theta" if top is not None else "rope_parameters.rope_theta"
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     plain = kind == "default"
     reader.evidence["rope_scaling"] = "rope_scaling" if reader.raw.get("rope_scaling") else "rope_parameters" if parameters else "no rope_scaling"

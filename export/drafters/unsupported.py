@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from dflash_compile.runtime.errors import CheckpointError
 
-from ..files import read_json
+from ..files import read_json, section
 
 SIGN = "nothing that can be opened"
 
@@ -22,7 +22,7 @@ def _named(config: Config, architecture: str) -> bool:
 SIGHTS: Mapping[str, Callable[[Config], bool]] = {
     "z-lab DFlash2": lambda config: _named(config, "DFlash2DraftModel"),
     "speculators": lambda config: "speculators_model_type" in config,
-    "ModelOpt": lambda config: "use_swa" in (config.get("dflash_config") or {}),
+    "ModelOpt": lambda config: "use_swa" in section(config.get("dflash_config")),
     "Muse assistant": lambda config: config.get("model_type") == "muse_glimmer_assistant",
     "DeepSpec": lambda config: _named(config, "Qwen3DSparkModel"),
 }

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dflash_compile.runtime.errors import CheckpointError, UsageError
+from dflash_compile.runtime.errors import BuildError, CheckpointError, UsageError
 
 from ..checkpoint import DrafterCheckpoint
-from ..files import FileHashes, read_json
+from ..files import FileHashes, read_json, section
 from ..safetensors_source import WHOLE, SafetensorsSource
 from ..skeleton import check_shapes
 from ..spec import DrafterSpec
@@ -34,7 +34,7 @@ def recognise(path: Path) -> str | None:
     if not (path / "config.json").is_file():
         return None
     config = read_json(path / "config.json")
-    alone = "speculators_model_type" not in config and "use_swa" not in (config.get("dflash_config") or {})
+    alone = "speculators_model_type" not in config and "use_swa" not in section(config.get("dflash_config"))
     return "its architectures name DFlashDraftModel" if alone and "DFlashDraftModel" in (config.get("architectures") or []) else None
 
 
@@ -44,7 +44,7 @@ def open_checkpoint(path: Path) -> DrafterCheckpoint:
     tensors = SafetensorsSource(path)
     spec = read_spec(raw, path, tensors.dtype("fc.weight") if "fc.weight" in tensors.shapes() else "unknown")
     check_shapes(tensor_shapes(spec), tensors.shapes(), str(path))
-    trained = raw.get(TRAINED_WITH) or {}
+    trained = section(raw.get(TRAINED_WITH))
     return DrafterCheckpoint(
         spec, tensors, path, FileHashes([path / "config.json", *tensors.paths]), trained.get("vocabulary_sha256"), trained.get("template_sha256")
     )
@@ -78,8 +78,9 @@ def save(spec: DrafterSpec, tensors: Mapping[str, torch.Tensor], folder: Path, e
 
     `tensors` are exactly those of `tensor_shapes(spec)`, all of dtype `spec.dtype`; `extra_config` adds keys to config.json
     (`TRAINED_WITH`, for one). Raises `UsageError` when `folder` exists and `replace` is not set, and `CheckpointError` when
-    the tensors are not those of the spec.
+    the tensors are not those of the spec; `BuildError` when writing fails.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     if folder.exists() and not replace:
@@ -102,6 +103,10 @@ def save(spec: DrafterSpec, tensors: Mapping[str, torch.Tensor], folder: Path, e
         stage.chmod(0o755)  # mkdtemp makes folders nobody else may read
         (stage / WHOLE).chmod(0o644)
         _swap(stage, folder)
+    except (OSError, SafetensorError) as error:
+        raise BuildError(
+            "the drafter could not be written", where=str(folder), why=str(error), fix="check free space and permissions; nothing was left behind"
+        ) from error
     finally:
         shutil.rmtree(stage, ignore_errors=True)
     return folder

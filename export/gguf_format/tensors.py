@@ -25,7 +25,7 @@ PLAIN = {Kind.F32: torch.float32, Kind.F16: torch.float16, Kind.BF16: torch.bflo
 
 
 class GgufSource:
-    """A `TensorSource` over a memory-mapped GGUF file. Only the rows asked for are read."""
+    """A `TensorSource` over a GGUF file. Only the rows asked for are read (the whole heads around them, where heads are interleaved)."""
 
     def __init__(self, file: GgufFile, architecture: ModuleType, config: PreTrainedConfig, wanted: Iterable[str]) -> None:
         """Find a tensor for every name in `wanted`; tensors left over keep their GGUF names, so that a check can list them."""
@@ -47,15 +47,31 @@ class GgufSource:
         check_rows(self._shapes, name, start, stop)
         tensor = self._tensors[name]
         if self._halved is not None and (".q_proj." in name or ".k_proj." in name):
-            return self._decode(tensor, tensor.data[_interleaved(start, stop, self._halved)])
-        return self._decode(tensor, tensor.data[start:stop])
+            first, last = start // self._halved * self._halved, -(-stop // self._halved) * self._halved
+            return self._decode(tensor, self._stored(tensor, first, last)[_interleaved(start, stop, self._halved) - first])
+        return self._decode(tensor, self._stored(tensor, start, stop))
+
+    def _stored(self, tensor: ReaderTensor, start: int, stop: int) -> np.ndarray:
+        """Rows as they lie in the file. Not through the reader's memory map, which would keep every page ever read in memory."""
+        shape, items = tensor.data.shape, tensor.data.size // tensor.data.shape[0]
+        with self._file.path.open("rb") as file:
+            file.seek(tensor.data_offset + start * items * tensor.data.itemsize)
+            found = np.fromfile(file, tensor.data.dtype, (stop - start) * items)
+        if len(found) != (stop - start) * items:
+            raise CheckpointError(
+                f"{self._file.path.name} became shorter",
+                where=str(self._file.path),
+                why=f"tensor {tensor.name} ends early",
+                fix="leave the file alone while it is read",
+            )
+        return found.reshape(stop - start, *shape[1:])
 
     def _decode(self, tensor: ReaderTensor, stored: np.ndarray) -> torch.Tensor:
         plain = PLAIN.get(tensor.tensor_type)
         if plain is not None:
-            return torch.from_numpy(np.array(stored)).view(plain)
+            return torch.from_numpy(stored).view(plain)
         try:
-            return torch.from_numpy(dequantize(np.asarray(stored), tensor.tensor_type))
+            return torch.from_numpy(dequantize(stored, tensor.tensor_type))
         except NotImplementedError:
             raise CheckpointError(
                 f"tensor {tensor.name} is stored as {tensor.tensor_type.name}",

@@ -11,7 +11,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from dflash_compile.runtime.errors import CheckpointError
 
 from ..checkpoint import TargetCheckpoint
-from ..files import FileHashes, read_json
+from ..files import FileHashes, read_json, section
 from ..safetensors_source import SafetensorsSource
 from ..skeleton import EMBEDDING, HEAD, TOLERATED, check_shapes, parameter_shapes
 from ..target_spec import require_family, target_spec
@@ -64,7 +64,7 @@ def _check_raw(raw: Mapping[str, Any], where: Path) -> None:
         )
     require_family(str(raw["model_type"]), str(where))
     missing = [key for key in REQUIRED if raw.get(key) is None]
-    rope = raw.get("rope_parameters") or {}
+    rope = section(raw.get("rope_parameters"))
     if raw.get("rope_theta") is None and rope.get("rope_theta") is None:
         missing.append("rope_theta")
     if missing:

@@ -161,3 +161,12 @@ def test_an_unknown_architecture_lists_the_known_ones(tmp_path: Path) -> None:
     writer.close()
     with pytest.raises(CheckpointError, match=r"mamba[\s\S]*llama, qwen3"):
         open_target(tmp_path / "m.gguf")
+
+
+def test_a_file_that_shrinks_after_opening_is_noticed(tmp_path: Path, dirs: dict[str, Path]) -> None:
+    target = open_target(write_gguf(tmp_path / "tiny.gguf", dirs["qwen3"]))
+    shorter = target.path.read_bytes()[:5000]
+    target.path.unlink()  # a new file: cutting the old one would pull its pages from under the reader's map
+    target.path.write_bytes(shorter)
+    with pytest.raises(CheckpointError, match="shorter"):
+        target.read("model.norm.weight")

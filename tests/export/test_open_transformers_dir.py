@@ -305,3 +305,18 @@ def test_vocabulary_hash_sees_ids_and_not_spelling_of_the_file(whole: Path) -> N
     vocab = value["model"]["vocab"]
     vocab["a"], vocab["b"] = vocab["b"], vocab["a"]
     assert vocabulary_hash(json.dumps(value).encode()) != vocabulary_hash(data)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
+def test_weights_do_not_stay_mapped_once_read(whole: Path) -> None:
+    target = open_target(whole)
+    for name in target.tensors.shapes():
+        target.read(name)
+    assert str(whole) not in Path("/proc/self/maps").read_text()
+
+
+def test_a_file_that_shrinks_after_opening_is_noticed(whole: Path) -> None:
+    target = open_target(whole)
+    (whole / "model.safetensors").write_bytes((whole / "model.safetensors").read_bytes()[:5000])
+    with pytest.raises(CheckpointError):
+        target.read("model.norm.weight")

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from dflash_compile.export import open_drafter
 from dflash_compile.export.drafters import zlab_v1
 from dflash_compile.export.spec import DrafterSpec
-from dflash_compile.runtime.errors import CheckpointError, DFlashError, UsageError
+from dflash_compile.runtime.errors import BuildError, CheckpointError, DFlashError, UsageError
 
 SLIDING = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 32, "use_sliding_window": True}
 
@@ -160,6 +160,8 @@ def test_missing_taps_or_mask_are_never_guessed(drafter: Path, key: str) -> None
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
         ({"rope_theta": 0}, "rope_theta"),
+        ({"rope_theta": None, "rope_parameters": [1e6]}, "rope_theta"),
+        ({"dflash_config": [1, 2]}, "mask_token_id"),
     ],
     ids=lambda value: json.dumps(value)[:60],
 )
@@ -285,3 +287,15 @@ def test_replacing_a_drafter(drafter: Path, tmp_path: Path) -> None:
     zlab_v1.save(opened.spec, {name: value + 1 for name, value in weights.items()}, place, replace=True)
     assert torch.equal(open_drafter(place).read("fc.weight"), weights["fc.weight"] + 1)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["saved"]
+
+
+def test_a_failed_write_is_an_error_a_user_can_read(drafter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = open_drafter(drafter)
+
+    def full(*args: object, **kwargs: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(BuildError, match="No space left"):
+        zlab_v1.save(opened.spec, {name: opened.read(name) for name in opened.tensors.shapes()}, tmp_path / "out" / "saved")
+    assert not list((tmp_path / "out").iterdir())
