@@ -73,12 +73,22 @@ def tensor_shapes(spec: DrafterSpec, target_hidden: int | None = None) -> dict[s
     return shapes | {f"layers.{index}.{name}": shape for index in range(spec.layers) for name, shape in layer.items()}
 
 
-def save(spec: DrafterSpec, tensors: Mapping[str, torch.Tensor], folder: Path, extra_config: Mapping[str, Any] | None = None, *, replace: bool = False) -> Path:
+def save(
+    spec: DrafterSpec,
+    tensors: Mapping[str, torch.Tensor],
+    folder: Path,
+    extra_config: Mapping[str, Any] | None = None,
+    *,
+    extra_files: Mapping[str, bytes] | None = None,
+    replace: bool = False,
+) -> Path:
     """Write a drafter that `open_checkpoint` and PyPI `dflash` both read. Staged beside `folder`, then renamed: never half there.
 
     `tensors` are exactly those of `tensor_shapes(spec)`, all of dtype `spec.dtype`; `extra_config` adds keys to config.json
-    (`TRAINED_WITH`, for one). Raises `UsageError` when `folder` exists and `replace` is not set, and `CheckpointError` when
-    the tensors are not those of the spec; `BuildError` when writing fails.
+    (`TRAINED_WITH`, for one) and `extra_files` are written beside it, by plain name.
+
+    Raises `UsageError` when `folder` exists and `replace` is not set, `CheckpointError` when the tensors are not those of the
+    spec, and `BuildError` when writing fails.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -100,6 +110,8 @@ def save(spec: DrafterSpec, tensors: Mapping[str, torch.Tensor], folder: Path, e
     try:
         save_file({name: tensors[name].contiguous() for name in sorted(tensors)}, stage / WHOLE, metadata={"format": "pt"})
         (stage / "config.json").write_text(json.dumps(write_config(spec) | dict(extra_config or {}), indent=2) + "\n")
+        for name, content in (extra_files or {}).items():
+            (stage / Path(name).name).write_bytes(content)
         stage.chmod(0o755)  # mkdtemp makes folders nobody else may read
         (stage / WHOLE).chmod(0o644)
         _swap(stage, folder)

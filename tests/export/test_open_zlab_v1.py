@@ -216,7 +216,8 @@ def test_saved_drafters_open_again_and_load_in_pypi_dflash(drafter: Path, tmp_pa
     opened = open_drafter(drafter)
     weights = {name: opened.read(name) for name in opened.tensors.shapes()}
     hashes = {zlab_v1.TRAINED_WITH: {"vocabulary_sha256": "v", "template_sha256": "t"}}
-    again = open_drafter(zlab_v1.save(opened.spec, weights, tmp_path / "saved", hashes))
+    again = open_drafter(zlab_v1.save(opened.spec, weights, tmp_path / "saved", hashes, extra_files={"README.md": b"how it was made"}))
+    assert (again.path / "README.md").read_bytes() == b"how it was made"
     assert replace(again.spec, evidence={}) == replace(opened.spec, name="saved", evidence={})
     assert (again.text_hash, again.template_hash) == ("v", "t")
     theirs, info = DFlashDraftModel.from_pretrained(tmp_path / "saved", output_loading_info=True)
