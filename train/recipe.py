@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ import torch
 
 from dflash_compile.export.checkpoint import TargetCheckpoint
 from dflash_compile.export.dflash_v1 import DflashV1
-from dflash_compile.export.drafters.zlab_v1 import save
+from dflash_compile.export.drafters.zlab_v1 import TRAINED_WITH, save
 from dflash_compile.export.spec import DrafterSpec, TargetSpec
+from dflash_compile.export.text import template_hash, vocabulary_hash
 from dflash_compile.export.torch_model import load_model
 from dflash_compile.runtime.errors import UsageError
 
@@ -161,14 +162,17 @@ def train(
     options: TrainOptions,
     work: Path,
     extra_features: tuple[Path, ...] = (),
+    force: bool = False,
     on_progress: Callable[[TrainProgress], None] = lambda progress: None,
 ) -> Path:
     """Train a drafter for `checkpoint` and save it, in the z-lab layout with a card, to `output`.
 
     `work` keeps features and the training state: a second call with the same folder resumes. `extra_features` are further
-    feature folders of the same target and taps. Raises `UsageError` for options that cannot work and `StoreMismatch` for
-    folders of another target.
+    feature folders of the same target and taps. Raises `UsageError` for options that cannot work, or when `output` exists and
+    `force` is not set (asked before the hours, not after), and `StoreMismatch` for folders of another target.
     """
+    if output.exists() and not force:
+        raise UsageError("the output folder exists", where=str(output), fix="choose another folder, or pass --force to replace it")
     spec = drafter_spec(checkpoint.spec, options, choose_mask_id(checkpoint.text.tokenizer_json, checkpoint.spec, options.mask_id))
     width = len(spec.taps) * checkpoint.spec.hidden
     store = FeatureStore(work / "features", width, spec.taps, checkpoint.spec.name)
@@ -193,5 +197,7 @@ def train(
         trainer.run(report)
     acceptance = last[0] if last else trainer.acceptance()
     tensors = {name: p.detach().cpu().to(torch.bfloat16) for name, p in trainer.model.named_parameters()}
-    save(replace(spec), tensors, output, extra_files={"README.md": card(checkpoint, trainer, spec, acceptance).encode()})
-    return output
+    text = checkpoint.text
+    trained_with = {"vocabulary_sha256": vocabulary_hash(text.tokenizer_json), "template_sha256": template_hash(text.chat_template)}
+    readme = card(checkpoint, trainer, spec, acceptance).encode()
+    return save(spec, tensors, output, {TRAINED_WITH: trained_with}, extra_files={"README.md": readme}, replace=force)

@@ -27,6 +27,7 @@ def command(
     steps: Annotated[int | None, typer.Option("--steps", help="Optimiser steps.")] = None,
     minutes: Annotated[float | None, typer.Option("--minutes", help="Train for this long instead of --steps.")] = None,
     learning_rate: Annotated[float | None, typer.Option("--learning-rate", help="At its peak.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a drafter that is there.")] = False,
     seed: Annotated[int | None, typer.Option("--seed", help="Of prompts, anchors and their order.")] = None,
 ) -> Report:
     """Train a drafter for TARGET on the target's own answers.
@@ -58,6 +59,6 @@ def command(
             progress(now.phase, now.done, now.total, now.detail)
 
         progress("opening the target")
-        drafter = train(open_target(target), output, options, work or output.with_name(f"{output.name}.work"), tuple(features or ()), report)
+        drafter = train(open_target(target), output, options, work or output.with_name(f"{output.name}.work"), tuple(features or ()), force, report)
     lines = [f"wrote {drafter}", *([f"held-out τ {tau:.3f}"] if tau is not None else []), f"next: dflash-compile build {target} {drafter} -o BUNDLE"]
     return Report({"drafter": str(drafter), "tau": tau}, lines)
