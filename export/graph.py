@@ -20,6 +20,8 @@ class WeightRef:
 
     owner: Owner
     tensor: str
+    exact: bool = False
+    """never below float32, whatever the precision of the rest"""
 
 
 @dataclass(frozen=True)
