@@ -9,6 +9,8 @@ from torch import nn
 
 from dflash_compile.runtime.errors import IncompatibleError
 
+from .spec import DrafterSpec
+
 # Their frequencies change with the length of the sequence, so no table is right for every length.
 _LENGTH_DEPENDENT = ("dynamic", "longrope")
 
@@ -31,6 +33,15 @@ def rotary_tables(rotary: type[Any], config: Any, context: int) -> tuple[torch.T
     cos, sin = module(torch.zeros(1, 1, 1), positions)
     half = cos.shape[-1] // 2
     return cos[0, :, :half].contiguous(), sin[0, :, :half].contiguous()
+
+
+def drafter_tables(spec: DrafterSpec, context: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """`rotary_tables` of a drafter, by the rotary module of Qwen3, whose layout every drafter of version 1 has."""
+    from transformers.models.qwen3.modeling_qwen3 import Qwen3Config, Qwen3RotaryEmbedding
+
+    parameters = {"rope_type": "default", **(spec.rope_scaling or {}), "rope_theta": spec.rope_theta}
+    config = Qwen3Config(head_dim=spec.head_dim, max_position_embeddings=spec.max_positions, rope_parameters=parameters)
+    return rotary_tables(Qwen3RotaryEmbedding, config, context)
 
 
 class RotaryTables(nn.Module):
