@@ -63,7 +63,7 @@ def check_files(root: Path, hashes: Mapping[str, str], sizes: Mapping[str, int],
             raise BundleError(f"{name} is {found} bytes long, not {sizes[name]}", where=str(path), why="it was cut short or replaced", fix=_AGAIN)
     if verify == "full":
         for name, path in paths.items():
-            if sha256(path) != hashes[name]:
+            if _hash(path) != hashes[name]:
                 raise BundleError(f"{name} is not the file that was built", where=str(path), why="its sha256 differs from the manifest's", fix=_AGAIN)
 
 
@@ -74,6 +74,13 @@ def sha256(path: Path) -> str:
         while count := stream.readinto(buffer):
             digest.update(buffer[:count])
     return digest.hexdigest()
+
+
+def _hash(path: Path) -> str:
+    try:
+        return sha256(path)
+    except OSError as fault:
+        raise BundleError("a file of the bundle cannot be read", where=str(path), why=str(fault), fix="check its permissions and the disk") from fault
 
 
 def _present(root: Path) -> set[str]:
