@@ -68,7 +68,9 @@ class DrafterCheckpoint:
     path: Path
     files: Mapping[str, str]
     text_hash: str | None = None
-    """sha256 of the tokenizer file it was trained with, where the checkpoint records one"""
+    """`text.vocabulary_hash` of the tokenizer it was trained with, where the checkpoint records one"""
+    template_hash: str | None = None
+    """`text.template_hash` of the chat template it was trained with, where the checkpoint records one"""
 
     def read(self, name: str) -> Any:
         """The whole tensor `name` (torch)."""

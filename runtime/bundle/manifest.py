@@ -5,19 +5,20 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
-FORMAT = "dflash-bundle"
-VERSION = 1
+FORMAT: Final = "dflash-bundle"
+VERSION: Final = 1
 
 
+# Subclasses repeat `frozen` and `kw_only`: msgspec inherits them, type checkers do not.
 class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     pass
 
 
-class PortRecord(_Record):
+class PortRecord(_Record, frozen=True, kw_only=True):
     """One input or output of a graph. Dimensions are sizes or symbol names."""
 
     name: str
@@ -25,7 +26,7 @@ class PortRecord(_Record):
     shape: list[int | str]
 
 
-class GraphRecord(_Record):
+class GraphRecord(_Record, frozen=True, kw_only=True):
     """One engine file and how to call it."""
 
     role: str
@@ -40,7 +41,7 @@ class GraphRecord(_Record):
     """(input, output) pairs that share one buffer"""
 
 
-class ModelRecord(_Record):
+class ModelRecord(_Record, frozen=True, kw_only=True):
     """Target or drafter: what it is, where it came from, its engines."""
 
     name: str
@@ -57,7 +58,7 @@ class ModelRecord(_Record):
     """sha256 of every source file"""
 
 
-class PairingRecord(_Record):
+class PairingRecord(_Record, frozen=True, kw_only=True):
     """The contract between the two models."""
 
     taps: list[int]
@@ -68,7 +69,7 @@ class PairingRecord(_Record):
     """of the chat template the drafter was trained with, where it is known"""
 
 
-class TextRecord(_Record):
+class TextRecord(_Record, frozen=True, kw_only=True):
     """Tokenizer and chat template, by file."""
 
     tokenizer: str
@@ -79,7 +80,7 @@ class TextRecord(_Record):
     eos_ids: list[int]
 
 
-class RequirementRecord(_Record):
+class RequirementRecord(_Record, frozen=True, kw_only=True):
     """What a machine must have to load the engines."""
 
     backend: str
@@ -93,7 +94,7 @@ class RequirementRecord(_Record):
     """the narrowest target width whose rows equal those of every wider one bit for bit; plain decoding uses it"""
 
 
-class MeasuredRecord(_Record):
+class MeasuredRecord(_Record, frozen=True, kw_only=True):
     """A figure measured when the bundle was built, with what it was measured on."""
 
     name: str
@@ -102,7 +103,7 @@ class MeasuredRecord(_Record):
     how: str
 
 
-class Manifest(_Record):
+class Manifest(_Record, frozen=True, kw_only=True):
     """The whole of `manifest.json`."""
 
     format: Literal["dflash-bundle"] = FORMAT
@@ -121,3 +122,5 @@ class Manifest(_Record):
     measured: list[MeasuredRecord]
     files: dict[str, str]
     """sha256 of every other file of the bundle, by relative path"""
+    sizes: dict[str, int] = {}
+    """bytes of the same files: what `verify="size"` compares; a file left out is only looked for"""

@@ -1,0 +1,1 @@
+"""Drafter dialects: one file each, found by looking at the path (`registry.py`)."""

@@ -1,0 +1,236 @@
+"""config.json of the z-lab layout, read into a `DrafterSpec` and written from one. Nothing that matters is ever guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dflash_compile.runtime.errors import CheckpointError
+
+from ..spec import DrafterSpec
+
+DIALECT = "zlab_v1"
+INSIDE = "dflash_config"
+NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    "input_embedding_scale": (None, 1, 1.0),
+    "output_multiplier": (None, 1, 1.0),
+    "final_logit_softcapping": (None, 0, 0.0),
+    "hidden_act": (None, "silu"),
+}
+"""keys that change the arithmetic, and the values with which they do not"""
+KINDS = ("full_attention", "sliding_attention")
+
+
+class Reader:
+    """Typed look-ups in a config that remember where each value came from."""
+
+    def __init__(self, raw: Mapping[str, Any], path: Path) -> None:
+        self.raw, self.path = raw, path
+        inside = raw.get(INSIDE)
+        self.inside: Mapping[str, Any] = inside if isinstance(inside, Mapping) else {}
+        self.evidence: dict[str, str] = {}
+
+    def places(self, key: str) -> dict[str, Any]:
+        """Every place that has `key`, with its value."""
+        found = {f"{INSIDE}.{key}": self.inside.get(key), key: self.raw.get(key)}
+        return {place: value for place, value in found.items() if value is not None}
+
+    def optional(self, field: str, key: str) -> Any:
+        """The value of `key`, inside `dflash_config` or at the top level, or None. Raises `CheckpointError` when the two differ."""
+        found = self.places(key)
+        if len(found) == 2 and found[key] != found[f"{INSIDE}.{key}"]:
+            raise self.fault(
+                key,
+                f"{key} is given twice and differs",
+                ", ".join(f"{place} = {value}" for place, value in found.items()),
+                "keep the value the drafter was trained with",
+            )
+        for place, value in found.items():
+            self.evidence[field] = place
+            return value
+        return None
+
+    def required(self, field: str, key: str, parse: Callable[[Any], Any]) -> Any:
+        """`parse` of the value of `key`. Raises `CheckpointError` when it is missing or `parse` refuses it."""
+        value = self.optional(field, key)
+        if value is None:
+            raise self.fault(
+                key,
+                f"the drafter's configuration lacks {key}",
+                "a guess would run and quietly accept almost nothing",
+                f"add {key} to config.json as its authors publish it",
+            )
+        return self.parsed(key, value, parse)
+
+    def parsed(self, key: str, value: Any, parse: Callable[[Any], Any]) -> Any:
+        """`parse(value)`, with a refusal turned into a `CheckpointError`."""
+        try:
+            return parse(value)
+        except ValueError as error:
+            raise self.fault(key, f"{key} cannot be {value!r}", str(error), "take config.json from the drafter's original repository") from None
+
+    def fault(self, key: str, what: str, why: str, fix: str) -> CheckpointError:
+        """An error located at `key` of this config."""
+        return CheckpointError(what, where=f"{self.path / 'config.json'}: {key}", why=why, fix=fix)
+
+
+def read_spec(raw: Mapping[str, Any], path: Path, dtype: str) -> DrafterSpec:
+    """The spec in config `raw` of the drafter in `path`, whose tensors are stored as `dtype`.
+
+    Raises `CheckpointError` for a missing, malformed or contradictory key.
+    """
+    reader = Reader(raw, path)
+    for key, neutral in NEUTRAL.items():
+        for place, value in reader.places(key).items():
+            if value not in neutral:
+                raise reader.fault(
+                    place,
+                    f"{key} = {value!r} is not supported",
+                    "z-lab v1 drafters do without it; ignoring it would change the output",
+                    "use a z-lab v1 drafter",
+                )
+    layers = reader.required("layers", "num_hidden_layers", _count)
+    windows, causal = _attention(reader, layers)
+    target_layers = reader.optional("target_layers", "num_target_layers")
+    bias = reader.optional("attention_bias", "attention_bias")
+    theta, scaling = _rope(reader)
+    reader.evidence |= {"dialect": "architectures", "name": "folder name", "dtype": "header of fc.weight"}
+    return DrafterSpec(
+        dialect=DIALECT,
+        name=path.name,
+        layers=layers,
+        hidden=reader.required("hidden", "hidden_size", _count),
+        heads=reader.required("heads", "num_attention_heads", _count),
+        kv_heads=reader.required("kv_heads", "num_key_value_heads", _count),
+        head_dim=reader.required("head_dim", "head_dim", _count),
+        intermediate=reader.required("intermediate", "intermediate_size", _count),
+        vocab=reader.required("vocab", "vocab_size", _count),
+        max_positions=reader.required("max_positions", "max_position_embeddings", _count),
+        block=reader.required("block", "block_size", _count),
+        mask_id=reader.required("mask_id", "mask_token_id", _index),
+        taps=reader.required("taps", "target_layer_ids", _indices),
+        rms_eps=reader.required("rms_eps", "rms_norm_eps", _positive),
+        rope_theta=theta,
+        dtype=dtype,
+        target_layers=None if target_layers is None else reader.parsed("num_target_layers", target_layers, _count),
+        rope_scaling=scaling,
+        attention_bias=bool(bias),
+        windows=windows,
+        causal=causal,
+        evidence=reader.evidence,
+    )
+
+
+def write_config(spec: DrafterSpec) -> dict[str, Any]:
+    """The config.json of `spec`: `read_spec` gives it back, and PyPI `dflash` loads it as a Qwen3 config."""
+    sliding = [window for window in spec.windows if window is not None]
+    kinds = [KINDS[window is not None] for window in spec.windows] or [KINDS[0]] * spec.layers
+    config: dict[str, Any] = {
+        "architectures": ["DFlashDraftModel"],
+        "model_type": "qwen3",
+        "block_size": spec.block,
+        "num_target_layers": spec.target_layers,
+        INSIDE: {"mask_token_id": spec.mask_id, "target_layer_ids": list(spec.taps)},
+        "num_hidden_layers": spec.layers,
+        "hidden_size": spec.hidden,
+        "intermediate_size": spec.intermediate,
+        "num_attention_heads": spec.heads,
+        "num_key_value_heads": spec.kv_heads,
+        "head_dim": spec.head_dim,
+        "vocab_size": spec.vocab,
+        "max_position_embeddings": spec.max_positions,
+        "hidden_act": "silu",
+        "attention_bias": spec.attention_bias,
+        "rms_norm_eps": spec.rms_eps,
+        "rope_parameters": {"rope_type": "default", **(spec.rope_scaling or {}), "rope_theta": spec.rope_theta},
+        "layer_types": kinds,
+        "dtype": spec.dtype,
+    }
+    if sliding:
+        config |= {"use_sliding_window": True, "sliding_window": sliding[0]}
+    if spec.causal and spec.causal != tuple(window is not None for window in spec.windows):
+        config["is_causal"] = spec.causal[0]
+    return config
+
+
+def _attention(reader: Reader, layers: int) -> tuple[tuple[int | None, ...], tuple[bool, ...]]:
+    """Window and causality of every layer. Causality: `is_causal`, else `dflash_config.causal`, else sliding layers only."""
+    kinds = reader.optional("windows", "layer_types")
+    if kinds is None:
+        if reader.raw.get("use_sliding_window"):
+            raise reader.fault(
+                "layer_types", "use_sliding_window is set but layer_types is missing", "which layers slide would be a guess", "add layer_types to config.json"
+            )
+        kinds = [KINDS[0]] * layers
+        reader.evidence["windows"] = "no layer_types and no use_sliding_window: full attention"
+    if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in KINDS for kind in kinds):
+        raise reader.fault(
+            "layer_types", f"layer_types must be {layers} of {', '.join(KINDS)}", f"found {kinds!r}", "take config.json from the drafter's original repository"
+        )
+    sliding = tuple(kind == KINDS[1] for kind in kinds)
+    window = _window(reader) if any(sliding) else None
+    causal = reader.optional("causal", "is_causal")
+    if causal is None and reader.inside.get("causal") is not None:
+        causal, reader.evidence["causal"] = reader.inside["causal"], f"{INSIDE}.causal"
+    if causal is None:
+        reader.evidence["causal"] = "no is_causal: sliding layers are causal, full ones are not"
+        return tuple(window if slides else None for slides in sliding), sliding
+    return tuple(window if slides else None for slides in sliding), (bool(causal),) * layers
+
+
+def _window(reader: Reader) -> int:
+    # PyPI dflash ignores the window unless use_sliding_window is set, which then contradicts layer_types.
+    if not reader.raw.get("use_sliding_window"):
+        raise reader.fault(
+            "use_sliding_window",
+            "layer_types has sliding layers but use_sliding_window is not set",
+            "whether the window applies would be a guess",
+            'add "use_sliding_window": true',
+        )
+    size: int = reader.required("windows", "sliding_window", _count)
+    return size
+
+
+def _rope(reader: Reader) -> tuple[float, Mapping[str, object] | None]:
+    """(theta, scaling): `rope_parameters` as transformers 5 writes it, or `rope_theta` and `rope_scaling` as before."""
+    parameters = reader.raw.get("rope_parameters") or {}
+    scaling = dict(reader.raw.get("rope_scaling") or parameters)
+    inner = scaling.pop("rope_theta", None)
+    theta = reader.raw.get("rope_theta", parameters.get("rope_theta", inner))
+    if theta is None:
+        raise reader.fault(
+            "rope_theta",
+            "the drafter's configuration lacks rope_theta",
+            "a guess would shift every position",
+            "add rope_theta to config.json as its authors publish it",
+        )
+    reader.evidence["rope_theta"] = "rope_theta" if "rope_theta" in reader.raw else "rope_parameters.rope_theta"
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    plain = kind == "default"
+    reader.evidence["rope_scaling"] = "rope_scaling" if reader.raw.get("rope_scaling") else "rope_parameters" if parameters else "no rope_scaling"
+    return reader.parsed("rope_theta", theta, _positive), None if plain else {**scaling, "rope_type": kind}
+
+
+def _index(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError("a whole number, 0 or more, is needed")
+    return value
+
+
+def _count(value: Any) -> int:
+    if _index(value) == 0:
+        raise ValueError("a whole number, 1 or more, is needed")
+    return int(value)
+
+
+def _positive(value: Any) -> float:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
+        raise ValueError("a number above 0 is needed")
+    return float(value)
+
+
+def _indices(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list) or not value:
+        raise ValueError("a list of layer numbers is needed")
+    return tuple(_index(entry) for entry in value)

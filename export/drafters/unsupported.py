@@ -1,0 +1,50 @@
+"""DFlash dialects known by sight that cannot be opened: their users get the dialect's name instead of a list of wrong tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from dflash_compile.runtime.errors import CheckpointError
+
+from ..files import read_json
+
+SIGN = "nothing that can be opened"
+
+Config = Mapping[str, Any]
+
+
+def _named(config: Config, architecture: str) -> bool:
+    return architecture in (config.get("architectures") or [])
+
+
+SIGHTS: Mapping[str, Callable[[Config], bool]] = {
+    "z-lab DFlash2": lambda config: _named(config, "DFlash2DraftModel"),
+    "speculators": lambda config: "speculators_model_type" in config,
+    "ModelOpt": lambda config: "use_swa" in (config.get("dflash_config") or {}),
+    "Muse assistant": lambda config: config.get("model_type") == "muse_glimmer_assistant",
+    "DeepSpec": lambda config: _named(config, "Qwen3DSparkModel"),
+}
+
+
+def recognise(path: Path) -> str | None:
+    """The dialect's name, or None."""
+    return _dialect(path)
+
+
+def open_checkpoint(path: Path) -> NoReturn:
+    """Always raises `CheckpointError`, naming the dialect."""
+    raise CheckpointError(
+        f"this is a {_dialect(path)} drafter, which cannot be opened",
+        where=str(path / "config.json"),
+        why="its tensors or its rules differ from z-lab DFlash v1, the dialect this version reads",
+        fix="use a z-lab DFlash v1 drafter (architectures: DFlashDraftModel)",
+    )
+
+
+def _dialect(path: Path) -> str | None:
+    if not (path / "config.json").is_file():
+        return None
+    config = read_json(path / "config.json")
+    return next((name for name, seen in SIGHTS.items() if seen(config)), None)

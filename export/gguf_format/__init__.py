@@ -1,0 +1,1 @@
+"""Reading GGUF: metadata, weights under transformers' names, and the tokenizer."""

@@ -1,0 +1,85 @@
+"""Weights of a GGUF file under transformers' names, dequantised by rows when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType as Kind
+from gguf import ReaderTensor, get_tensor_name_map
+from gguf.constants import MODEL_ARCH, MODEL_ARCH_NAMES
+from gguf.quants import dequantize
+
+from dflash_compile.runtime.errors import CheckpointError
+
+from ..safetensors_source import check_rows
+from .reading import GgufFile
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+PLAIN = {Kind.F32: torch.float32, Kind.F16: torch.float16, Kind.BF16: torch.bfloat16}
+
+
+class GgufSource:
+    """A `TensorSource` over a memory-mapped GGUF file. Only the rows asked for are read."""
+
+    def __init__(self, file: GgufFile, architecture: ModuleType, config: PreTrainedConfig, wanted: Iterable[str]) -> None:
+        """Find a tensor for every name in `wanted`; tensors left over keep their GGUF names, so that a check can list them."""
+        self._file = file
+        places = _places(architecture.__name__.rpartition(".")[2], config.num_hidden_layers, wanted)
+        self._tensors = {places.get(name, name): tensor for name, tensor in file.tensors.items()}
+        self._shapes = {name: tuple(int(size) for size in reversed(tensor.shape)) for name, tensor in self._tensors.items()}
+        self._halved = config.head_dim if architecture.INTERLEAVED_ROPE else None
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Every tensor's name and shape."""
+        return self._shapes
+
+    def rows(self, name: str, start: int, stop: int) -> torch.Tensor:
+        """Rows `start:stop` of the first axis: float32 where the tensor is quantised, else its stored dtype.
+
+        Raises `CheckpointError` for a name or rows that are not there, and for a storage type that cannot be decoded.
+        """
+        check_rows(self._shapes, name, start, stop)
+        tensor = self._tensors[name]
+        if self._halved is not None and (".q_proj." in name or ".k_proj." in name):
+            return self._decode(tensor, tensor.data[_interleaved(start, stop, self._halved)])
+        return self._decode(tensor, tensor.data[start:stop])
+
+    def _decode(self, tensor: ReaderTensor, stored: np.ndarray) -> torch.Tensor:
+        plain = PLAIN.get(tensor.tensor_type)
+        if plain is not None:
+            return torch.from_numpy(np.array(stored)).view(plain)
+        try:
+            return torch.from_numpy(dequantize(np.asarray(stored), tensor.tensor_type))
+        except NotImplementedError:
+            raise CheckpointError(
+                f"tensor {tensor.name} is stored as {tensor.tensor_type.name}",
+                where=str(self._file.path),
+                why="the gguf package cannot decode that type",
+                fix="use a file of another quantisation, or the transformers directory",
+            ) from None
+
+
+def _places(architecture: str, layers: int, wanted: Iterable[str]) -> dict[str, str]:
+    """GGUF name → transformers' name, from the gguf package's own table."""
+    kind = next(kind for kind, name in MODEL_ARCH_NAMES.items() if name == architecture and isinstance(kind, MODEL_ARCH))
+    table = get_tensor_name_map(kind, layers)
+    places = {}
+    for name in wanted:
+        found = table.get_name(name, try_suffixes=(".weight", ".bias"))
+        if found is not None:
+            places[found] = name
+    return places
+
+
+def _interleaved(start: int, stop: int, head_dim: int) -> np.ndarray:
+    """Where rows `start:stop` of a half-split projection are stored: row (half, j) of a head lies at 2 j + half."""
+    head, row = np.divmod(np.arange(start, stop), head_dim)
+    half, j = np.divmod(row, head_dim // 2)
+    rows: np.ndarray = head * head_dim + 2 * j + half
+    return rows

@@ -1,0 +1,247 @@
+"""The contract between a target and a drafter, checked from headers and configs alone, before anything heavy.
+
+`CHECKS` is the whole of it: each function looks at one thing and raises `PairingError`, returns a remark, or returns None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dflash_compile.runtime.errors import PairingError
+
+from .checkpoint import DrafterCheckpoint, TargetCheckpoint
+from .spec import DrafterSpec, TargetSpec
+from .text import template_hash, vocabulary_hash
+
+FLOATS = ("float32", "float16", "bfloat16")
+BLOCKS = range(2, 65)
+"""a block is the anchor and at least one mask; no published drafter goes past 16"""
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """A target and a drafter that belong together."""
+
+    target: TargetSpec
+    drafter: DrafterSpec
+    context: int
+    """cache rows the pair was checked for: prompt and answer together"""
+    template_sha256: str | None
+    """of the chat template the drafter was trained with, where it is known"""
+    warnings: tuple[str, ...] = ()
+    """remarks that stop nothing"""
+
+    @property
+    def taps_width(self) -> int:
+        """Columns of the concatenated taps."""
+        return len(self.drafter.taps) * self.target.hidden
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What a check looks at."""
+
+    target: TargetCheckpoint
+    drafter: DrafterCheckpoint
+    context: int
+
+    @property
+    def t(self) -> TargetSpec:
+        """The target's spec."""
+        return self.target.spec
+
+    @property
+    def d(self) -> DrafterSpec:
+        """The drafter's spec."""
+        return self.drafter.spec
+
+    def fault(self, what: str, key: str, why: str, fix: str) -> PairingError:
+        """An error at `key` of the drafter, located by the key it was read from."""
+        return PairingError(what, where=f"{self.drafter.path}: {self.d.evidence.get(key, key)}", why=why, fix=fix)
+
+
+def pair(target: TargetCheckpoint, drafter: DrafterCheckpoint, context: int | None = None) -> Pairing:
+    """The checked pairing of two opened checkpoints, for `context` cache rows (default: as many as both can address).
+
+    Raises `PairingError` at the first thing that does not fit. Reads no weights.
+    """
+    candidates = Candidates(target, drafter, min(target.spec.max_positions, drafter.spec.max_positions) if context is None else context)
+    remarks = [check(candidates) for check in CHECKS]
+    return Pairing(target.spec, drafter.spec, candidates.context, drafter.template_hash, tuple(remark for remark in remarks if remark))
+
+
+def check_taps(c: Candidates) -> str | None:
+    """Taps exist, once each, in the target; the last layer cannot be tapped."""
+    taps, last = c.d.taps, c.t.layers - 1
+    fix = "use the drafter trained for this target; taps are 0-based layer numbers, counted by their outputs"
+    if not taps:
+        raise c.fault("the drafter names no taps", "taps", "it drafts from the target's layers", fix)
+    if len(set(taps)) != len(taps):
+        raise c.fault(f"taps {list(taps)} name a layer twice", "taps", "each tap is one layer's output", fix)
+    outside = [tap for tap in taps if not 0 <= tap <= last]
+    if outside:
+        raise c.fault(f"taps {outside} are not layers of the target", "taps", f"{c.t.name} has layers 0 to {last}", fix)
+    if last in taps:
+        raise c.fault(
+            f"tap {last} is the target's last layer",
+            "taps",
+            "transformers gives its output after the final norm, so no drafter was trained on it as it is here",
+            fix,
+        )
+    return None if list(taps) == sorted(taps) else f"taps {list(taps)} are not in rising order; they are concatenated as listed"
+
+
+def check_target_layers(c: Candidates) -> str | None:
+    """The drafter was trained for a target of this depth, where it says so."""
+    if c.d.target_layers is not None and c.d.target_layers != c.t.layers:
+        raise c.fault(
+            f"the drafter was trained for a target of {c.d.target_layers} layers",
+            "target_layers",
+            f"{c.t.name} has {c.t.layers}",
+            "use the drafter trained for this target",
+        )
+    return None
+
+
+def check_hidden(c: Candidates) -> str | None:
+    """Both models are equally wide: the drafter reads the target's embedding and writes to its head."""
+    if c.d.hidden != c.t.hidden:
+        raise c.fault(
+            f"the drafter is {c.d.hidden} wide",
+            "hidden",
+            f"{c.t.name} is {c.t.hidden} wide, and they share embedding and head",
+            "use the drafter trained for this target",
+        )
+    return None
+
+
+def check_context_projection(c: Candidates) -> str | None:
+    """`fc` takes the concatenated taps."""
+    width, wanted = c.drafter.tensors.shapes()["fc.weight"][1], len(c.d.taps) * c.t.hidden
+    if width != wanted:
+        raise PairingError(
+            f"fc.weight takes {width} columns, not {wanted}",
+            where=f"{c.drafter.path}: fc.weight",
+            why=f"{len(c.d.taps)} taps of {c.t.hidden} columns each are concatenated",
+            fix="check target_layer_ids against the published drafter, and that target and drafter belong together",
+        )
+    return None
+
+
+def check_vocabulary(c: Candidates) -> str | None:
+    """Both models number the same tokens."""
+    if c.d.vocab != c.t.vocab:
+        raise c.fault(
+            f"the drafter's vocabulary has {c.d.vocab} entries",
+            "vocab",
+            f"{c.t.name} has {c.t.vocab}, and they share embedding and head",
+            "use the drafter trained for this target",
+        )
+    return None
+
+
+def check_mask(c: Candidates) -> str | None:
+    """The mask is a token of its own."""
+    fix = "use the mask_token_id that the drafter's authors publish"
+    if not 0 <= c.d.mask_id < c.t.vocab:
+        raise c.fault(f"mask token {c.d.mask_id} is no token", "mask_id", f"ids of {c.t.name} end at {c.t.vocab - 1}", fix)
+    taken = {"padding": (c.t.pad_id,), "beginning": (c.t.bos_id,), "end": c.t.eos_ids}
+    for role, ids in taken.items():
+        if c.d.mask_id in ids:
+            raise c.fault(
+                f"mask token {c.d.mask_id} is the target's {role} token", "mask_id", "a drafter learns its mask as a token with no other meaning", fix
+            )
+    return None
+
+
+def check_block(c: Candidates) -> str | None:
+    """A block has room for a proposal, and is a block rather than a context length."""
+    if c.d.block not in BLOCKS:
+        raise c.fault(
+            f"a block of {c.d.block} rows makes no sense",
+            "block",
+            f"blocks have {BLOCKS.start} to {BLOCKS.stop - 1} rows",
+            "check block_size in the drafter's config.json",
+        )
+    return None
+
+
+def check_context(c: Candidates) -> str | None:
+    """Both models can address the context, and it holds more than one block."""
+    for spec in (c.t, c.d):
+        if c.context > spec.max_positions:
+            raise PairingError(
+                f"a context of {c.context} tokens is too long",
+                where=spec.name,
+                why=f"it was trained for {spec.max_positions} positions",
+                fix=f"ask for at most {min(c.t.max_positions, c.d.max_positions)}",
+            )
+    if c.context <= c.d.block:
+        raise PairingError(
+            f"a context of {c.context} tokens is too short", where=c.d.name, why=f"one block alone is {c.d.block} rows", fix=f"ask for more than {c.d.block}"
+        )
+    return None
+
+
+def check_rope(c: Candidates) -> str | None:
+    """Rotary dimensions come in pairs; a base that differs from the target's is unusual, not wrong."""
+    if c.d.head_dim % 2:
+        raise c.fault(
+            f"the drafter's heads are {c.d.head_dim} wide",
+            "head_dim",
+            "rotary embedding turns pairs of dimensions",
+            "check head_dim in the drafter's config.json",
+        )
+    if c.d.heads % c.d.kv_heads:
+        raise c.fault(
+            f"{c.d.heads} query heads cannot share {c.d.kv_heads} key heads",
+            "kv_heads",
+            "each key head serves a whole number of query heads",
+            "check the head counts in config.json",
+        )
+    return None if c.d.rope_theta == c.t.rope_theta else f"the drafter's RoPE base is {c.d.rope_theta:g}, the target's {c.t.rope_theta:g}"
+
+
+def check_dtype(c: Candidates) -> str | None:
+    """The drafter's weights are floats; fp16 ones were often trained in bf16 and overflow when run in fp16."""
+    if c.d.dtype not in FLOATS:
+        raise c.fault(f"the drafter's weights are {c.d.dtype}", "dtype", f"known: {', '.join(FLOATS)}", "use the unquantised drafter")
+    if c.d.dtype == "float16":
+        return "the drafter's weights are float16: fc outputs of such drafters overflow it, so fc, its norm and the residual are computed in float32"
+    return None
+
+
+def check_tokenizer(c: Candidates) -> str | None:
+    """The drafter was trained with this tokenizer, where it says so."""
+    if c.drafter.text_hash is not None and c.drafter.text_hash != vocabulary_hash(c.target.text.tokenizer_json):
+        raise PairingError(
+            "the drafter was trained with another tokenizer",
+            where=str(c.drafter.path / "config.json"),
+            why="its recorded vocabulary hash is not that of the target's tokenizer, so ids mean other words",
+            fix="use the target it was trained for, or retrain the drafter on this one",
+        )
+    return None
+
+
+def check_template(c: Candidates) -> str | None:
+    """The drafter was trained with this chat template, where it says so; another one costs acceptance, not correctness."""
+    if c.drafter.template_hash is not None and c.drafter.template_hash != template_hash(c.target.text.chat_template):
+        return "the drafter was trained with another chat template: expect fewer accepted tokens on chats"
+    return None
+
+
+CHECKS: tuple[Callable[[Candidates], str | None], ...] = (
+    check_target_layers,
+    check_taps,
+    check_hidden,
+    check_context_projection,
+    check_vocabulary,
+    check_tokenizer,
+    check_mask,
+    check_block,
+    check_context,
+    check_rope,
+    check_dtype,
+    check_template,
+)

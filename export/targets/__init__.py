@@ -1,0 +1,1 @@
+"""Target layouts: one file each, found by looking at the path (`registry.py`)."""

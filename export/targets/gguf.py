@@ -1,0 +1,50 @@
+"""A target as one GGUF file: weights, configuration, tokenizer and chat template together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..checkpoint import TargetCheckpoint
+from ..files import FileHashes
+from ..gguf_format.config import read_config
+from ..gguf_format.reading import GgufFile
+from ..gguf_format.tensors import GgufSource
+from ..gguf_format.text import read_text
+from ..skeleton import check_shapes, parameter_shapes
+from ..target_spec import require_family, target_spec
+
+SIGN = "a .gguf file, or a directory with exactly one and no config.json"
+MAGIC = b"GGUF"
+
+
+def recognise(path: Path) -> str | None:
+    """Why `path` is a GGUF file (or a directory of just one), or None."""
+    file = _file(path)
+    if file is None:
+        return None
+    with file.open("rb") as head:
+        return "it starts with GGUF" if head.read(len(MAGIC)) == MAGIC or file.suffix == ".gguf" else None
+
+
+def open_checkpoint(path: Path) -> TargetCheckpoint:
+    """The target in the GGUF file `path`.
+
+    Raises `CheckpointError` for a damaged file, an unknown architecture or pre-tokenizer, metadata that would change the
+    arithmetic in a way not understood, and tensors that do not fit the configuration.
+    """
+    file = GgufFile(_file(path) or path)
+    architecture, config = read_config(file)
+    require_family(config.model_type, str(file.path))
+    wanted = parameter_shapes(config)
+    tensors = GgufSource(file, architecture, config, wanted)
+    check_shapes(wanted, tensors.shapes(), str(file.path))
+    text, pad = read_text(file)
+    spec = target_spec(config, file.path.stem, file.weight_type, text, pad, str(file.path))
+    return TargetCheckpoint(spec, config, tensors, text, file.path, FileHashes([file.path]))
+
+
+def _file(path: Path) -> Path | None:
+    if path.is_file():
+        return path
+    found = sorted(path.glob("*.gguf"))
+    return found[0] if len(found) == 1 and not (path / "config.json").exists() else None

@@ -1,0 +1,105 @@
+"""A target as a transformers directory: config.json, safetensors weights, tokenizer.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, PreTrainedConfig
+
+from dflash_compile.runtime.errors import CheckpointError
+
+from ..checkpoint import TargetCheckpoint
+from ..files import FileHashes, read_json
+from ..safetensors_source import SafetensorsSource
+from ..skeleton import EMBEDDING, HEAD, TOLERATED, check_shapes, parameter_shapes
+from ..target_spec import require_family, target_spec
+from ..text import pad_token, read_text
+
+SIGN = "a directory with a config.json that says model_type"
+REQUIRED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings", "rms_norm_eps")
+"""transformers has a default for each of these, and every default is some other model's value"""
+HEAD_CHUNK = 4096
+"""rows compared at a time where a checkpoint stores a tied head"""
+
+
+def recognise(path: Path) -> str | None:
+    """Why `path` is such a directory, or None."""
+    if not (path / "config.json").is_file():
+        return None
+    return "its config.json says model_type" if "model_type" in read_json(path / "config.json") else None
+
+
+def open_checkpoint(path: Path) -> TargetCheckpoint:
+    """The target in `path`. Raises `CheckpointError` when a file or key is missing, or the weights are not the configuration's."""
+    raw = read_json(path / "config.json")
+    _check_raw(raw, path / "config.json")
+    config = _config(path)
+    tensors = SafetensorsSource(path)
+    tensors.drop([name for name in tensors.shapes() if name.endswith(TOLERATED)])
+    if config.tie_word_embeddings and HEAD in tensors.shapes():
+        _check_tied(tensors, path)
+        tensors.drop([HEAD])
+    check_shapes(parameter_shapes(config), tensors.shapes(), str(path))
+    text, text_files = read_text(path)
+    spec = target_spec(config, path.name, tensors.dtype(EMBEDDING), text, pad_token(path), str(path))
+    return TargetCheckpoint(spec, config, tensors, text, path, FileHashes([path / "config.json", *tensors.paths, *text_files]))
+
+
+def _check_raw(raw: Mapping[str, Any], where: Path) -> None:
+    if "auto_map" in raw:
+        raise CheckpointError(
+            "this model brings its own Python code",
+            where=f"{where}: auto_map",
+            why="code from a checkpoint is never run",
+            fix="if transformers has the family built in, delete auto_map from a copy of config.json and open that",
+        )
+    if "quantization_config" in raw:
+        raise CheckpointError(
+            "this model is already quantised",
+            where=f"{where}: quantization_config",
+            why="only plain float weights are read from safetensors",
+            fix="use the unquantised checkpoint; quantisation happens in the build",
+        )
+    require_family(str(raw["model_type"]), str(where))
+    missing = [key for key in REQUIRED if raw.get(key) is None]
+    rope = raw.get("rope_parameters") or {}
+    if raw.get("rope_theta") is None and rope.get("rope_theta") is None:
+        missing.append("rope_theta")
+    if missing:
+        raise CheckpointError(
+            f"the configuration lacks {', '.join(missing)}",
+            where=str(where),
+            why="a default would be some other model's value, and the output would be wrong without a sign of it",
+            fix="take config.json from the model's original repository",
+        )
+
+
+def _config(path: Path) -> PreTrainedConfig:
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
+        return config
+    except Exception as error:  # config classes validate with errors of many types
+        raise CheckpointError(
+            "transformers does not accept the configuration",
+            where=str(path / "config.json"),
+            why=str(error),
+            fix="take config.json from the model's original repository",
+        ) from None
+
+
+def _check_tied(tensors: SafetensorsSource, path: Path) -> None:
+    """The config says the head is the embedding: a stored head must then be equal to it."""
+    rows = tensors.shapes()[EMBEDDING][0]
+    equal = tensors.shapes()[HEAD] == tensors.shapes()[EMBEDDING] and all(
+        tensors.rows(HEAD, start, min(start + HEAD_CHUNK, rows)).equal(tensors.rows(EMBEDDING, start, min(start + HEAD_CHUNK, rows)))
+        for start in range(0, rows, HEAD_CHUNK)
+    )
+    if not equal:
+        raise CheckpointError(
+            "the stored output head is not the embedding, though the configuration says they are tied",
+            where=f"{path / 'config.json'}: tie_word_embeddings",
+            why=f"{HEAD} and {EMBEDDING} differ",
+            fix="set tie_word_embeddings to false if the head was trained apart",
+        )

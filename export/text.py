@@ -1,0 +1,129 @@
+"""The text side of a checkpoint: tokenizer, chat template, special tokens, generation defaults."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from dflash_compile.runtime.errors import CheckpointError
+
+from .checkpoint import TextSource
+from .files import read_json_if_any
+
+FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "generation_config.json")
+
+
+def read_text(folder: Path) -> tuple[TextSource, tuple[Path, ...]]:
+    """The text side of a transformers directory, and the files it came from.
+
+    Raises `CheckpointError` when there is no `tokenizer.json` or a file is damaged.
+    """
+    path = folder / "tokenizer.json"
+    if not path.exists():
+        raise CheckpointError(
+            "tokenizer.json is missing",
+            where=str(folder),
+            why="a bundle carries its tokenizer in that form; older forms need code that a bundle does not have",
+            fix=f"make it where transformers can load the tokenizer: AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})",
+        )
+    settings = read_json_if_any(folder / "special_tokens_map.json") | read_json_if_any(folder / "tokenizer_config.json")
+    text = TextSource(
+        tokenizer_json=path.read_bytes(),
+        chat_template=_chat_template(folder, settings),
+        bos_token=_token(settings.get("bos_token")),
+        eos_token=_token(settings.get("eos_token")),
+        generation=read_json_if_any(folder / "generation_config.json"),
+    )
+    return text, tuple(folder / name for name in FILES if (folder / name).exists())
+
+
+def pad_token(folder: Path) -> str | None:
+    """The padding token a transformers directory names, if any."""
+    settings = read_json_if_any(folder / "special_tokens_map.json") | read_json_if_any(folder / "tokenizer_config.json")
+    return _token(settings.get("pad_token"))
+
+
+def load_tokenizer(text: TextSource, where: str) -> Tokenizer:
+    """The tokenizer of `text`. Raises `CheckpointError` when the file is no tokenizer."""
+    try:
+        return Tokenizer.from_str(text.tokenizer_json.decode("utf-8"))
+    except Exception as error:  # tokenizers raises bare Exception for a bad file
+        raise CheckpointError("the tokenizer cannot be read", where=where, why=str(error), fix="copy or download tokenizer.json again") from None
+
+
+def check_tokenizer(text: TextSource, vocab: int, where: str) -> Tokenizer:
+    """The tokenizer, once every id it can produce is known to be below `vocab`, and its special tokens to be tokens.
+
+    Raises `CheckpointError` otherwise.
+    """
+    tokenizer = load_tokenizer(text, where)
+    token, highest = max(tokenizer.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1], default=("", -1))
+    if highest >= vocab:
+        raise CheckpointError(
+            f"the tokenizer does not belong to this model: token {token!r} has id {highest}",
+            where=where,
+            why=f"the embedding has {vocab} rows, so ids end at {vocab - 1}",
+            fix="use the tokenizer.json of the same model and revision",
+        )
+    for role, word in (("bos", text.bos_token), ("eos", text.eos_token)):
+        if word is not None and tokenizer.token_to_id(word) is None:
+            raise CheckpointError(
+                f"the {role} token {word!r} is not in the tokenizer",
+                where=where,
+                why="the tokenizer's files contradict each other",
+                fix="use tokenizer files of one revision",
+            )
+    return tokenizer
+
+
+def end_ids(tokenizer: Tokenizer, text: TextSource, *declared: object) -> tuple[int, ...]:
+    """Every id that ends generation, in the order found: `declared` (ids or lists of ids), then the generation defaults, then the end-of-turn token."""
+    ids: list[int] = []
+    for value in (*declared, text.generation.get("eos_token_id")):
+        ids += [int(entry) for entry in (value if isinstance(value, list) else [value]) if isinstance(entry, int)]
+    turn = None if text.eos_token is None else tokenizer.token_to_id(text.eos_token)
+    return tuple(dict.fromkeys([*ids, *([] if turn is None else [turn])]))
+
+
+def vocabulary_hash(tokenizer_json: bytes) -> str:
+    """sha256 over every (id, token) in order: equal for two files that give tokens the same ids, however they are written."""
+    tokens = Tokenizer.from_str(tokenizer_json.decode("utf-8")).get_vocab(with_added_tokens=True)
+    ordered = sorted((index, token) for token, index in tokens.items())
+    return hashlib.sha256(json.dumps(ordered).encode()).hexdigest()
+
+
+def template_hash(template: str | None) -> str | None:
+    """sha256 of a chat template, None where there is none."""
+    return None if template is None else hashlib.sha256(template.encode()).hexdigest()
+
+
+def _token(value: Any) -> str | None:
+    content = value.get("content") if isinstance(value, Mapping) else value
+    return content if isinstance(content, str) else None
+
+
+def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
+    path = folder / "chat_template.jinja"
+    if path.exists():
+        return path.read_text(encoding="utf-8")
+    found = settings.get("chat_template")
+    if found is None or isinstance(found, str):
+        return found
+    named = (
+        {entry["name"]: entry["template"] for entry in found if isinstance(entry, Mapping) and {"name", "template"} <= entry.keys()}
+        if isinstance(found, list)
+        else {}
+    )
+    if "default" in named:
+        return str(named["default"])
+    raise CheckpointError(
+        "no chat template is the default one",
+        where=f"{folder / 'tokenizer_config.json'}: chat_template",
+        why=f"found {', '.join(sorted(named)) or 'no named template'}",
+        fix="write the one to use to chat_template.jinja in the same folder",
+    )

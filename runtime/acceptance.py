@@ -1,0 +1,32 @@
+"""Which proposals of a block stand, and the token that follows them.
+
+Greedy only: a proposal stands where it is what the target chose itself. A rule that samples is another function here with the same result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """The outcome of one verified block."""
+
+    accepted: int
+    """leading proposals that stand"""
+    bonus: int
+    """the target's own token after them: the next anchor"""
+
+
+def accept_greedy(proposals: Sequence[int], choices: Sequence[int]) -> Acceptance:
+    """Accept leading proposals equal to the target's choices.
+
+    `choices[i]` is the target's token after row i of the block [anchor, *proposals], so it answers `proposals[i]`; there is one more of them.
+    """
+    accepted = 0
+    for proposal, choice in zip(proposals, choices, strict=False):
+        if proposal != choice:
+            break
+        accepted += 1
+    return Acceptance(accepted, choices[accepted])

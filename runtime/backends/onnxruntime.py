@@ -1,0 +1,178 @@
+"""Engines on ONNX Runtime: one target graph with a free row count, and the drafter's inject and draft graphs over one draft cache.
+
+The target writes its taps where inject reads them; logits stay where they are written and only their argmax leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..bundle.manifest import GraphRecord, ModelRecord
+from ..bundle.read import Bundle
+from ..engines import DrafterEngine, Engines, TargetEngine
+from ..errors import BundleError
+from . import EngineOptions
+from ._ort_graph import Buffer, Graph
+from ._ort_library import INSTALL, choose_provider, import_library, installed, providers, session_options
+
+__all__ = ["INSTALL", "installed", "open_engines"]
+
+# A wider prefill call costs no less per token (measured at 64 and 128 rows) and more memory for taps.
+_CHUNK = 64
+
+
+def open_engines(bundle: Bundle, options: EngineOptions) -> Engines:
+    """Target and drafter of `bundle`. See `Backend`."""
+    library = import_library()
+    device, notes = choose_provider(library, options)
+    maker = _Maker(library, bundle, device, session_options(library, options.threads))
+    target = _Target(maker)
+    return Engines(target, _Drafter(maker), notes)
+
+
+class _Maker:
+    """Makes graphs and buffers of one bundle on one device."""
+
+    def __init__(self, library: Any, bundle: Bundle, device: str, options: Any) -> None:
+        self.manifest = bundle.manifest
+        self.library, self.device = library, device
+        self._bundle, self._options = bundle, options
+
+    def graph(self, model: ModelRecord, role: str) -> Graph:
+        record = self._record(model, role)
+        return Graph(self.library, self._bundle.file(record.file), record, self._options, providers(self.library, self.device))
+
+    def buffer(self, shape: tuple[int, ...], dtype: str) -> Buffer:
+        return Buffer(self.library, self.device, shape, dtype)
+
+    def _record(self, model: ModelRecord, role: str) -> GraphRecord:
+        for graph in model.graphs:
+            if graph.role == role and graph.rows is None:
+                return graph
+        raise BundleError(f"{model.name} has no {role} graph with a free row count", why="ONNX Runtime bundles have one", fix="build the bundle again")
+
+
+class _Target(TargetEngine):
+    """Logits of every row to verify; of the last one, `exact_width` times, to prefill.
+
+    The head, too, may round otherwise on one row: asked for as many as the narrowest verify has, it gives the same choice after a prompt as a
+    verify of the same row would.
+    """
+
+    def __init__(self, maker: _Maker) -> None:
+        manifest = maker.manifest
+        block, narrowest = manifest.pairing.block, manifest.requires.exact_width
+        super().__init__(context=manifest.context, vocab=manifest.target.vocab, widest=max(min(_CHUNK, manifest.context), block), exact_width=narrowest)
+        self._graph: Graph | None = maker.graph(manifest.target, "target")
+        ports = self._graph.ports
+        self._width = _size(ports["taps"].shape[2])
+        self._caches = self._graph.cache_buffers(maker.library, maker.device)
+        _check_length(self._caches, manifest.context)
+        self._tokens = maker.buffer((self.widest,), "int32")
+        self._position = maker.buffer((1,), "int32")
+        self._last = maker.buffer((narrowest,), "int32")
+        self._every = maker.buffer((self.widest,), "int32")
+        self._every.write(range(self.widest))
+        self._logits = maker.buffer((self.widest, self.vocab), ports["logits"].dtype)
+        self._taps = maker.buffer((self.widest, self._width), ports["taps"].dtype)
+
+    def close(self) -> None:
+        self._graph = None
+        self._caches = {}
+
+    def _prefill_impl(self, tokens: Sequence[int], rows: int, position: int) -> int:
+        self._last.write([rows - 1] * self.exact_width)
+        return self._run(tokens, position, self._last, self.exact_width)[0]
+
+    def _verify_impl(self, block: Sequence[int], position: int) -> Sequence[int]:
+        return self._run(block, position, self._every, len(block))
+
+    def _taps_impl(self) -> Buffer:
+        return self._taps
+
+    def _run(self, tokens: Sequence[int], position: int, pick: Buffer, picked: int) -> list[int]:
+        graph = _opened(self._graph)
+        rows = len(tokens)
+        key = (rows, picked, pick is self._every)
+        if not graph.prepared(key):
+            graph.bind(
+                key,
+                {"tokens": (self._tokens, (1, rows)), "position": (self._position, (1,)), "pick": (pick, (picked,))},
+                {"logits": (self._logits, (1, picked, self.vocab)), "taps": (self._taps, (1, rows, self._width))},
+                self._caches,
+            )
+        self._tokens.write(tokens)
+        self._position.write((position,))
+        graph.run(key)
+        return _choices(self._logits, picked, self.vocab)
+
+
+class _Drafter(DrafterEngine):
+    def __init__(self, maker: _Maker) -> None:
+        pairing, model = maker.manifest.pairing, maker.manifest.drafter
+        self._inject: Graph | None = maker.graph(model, "inject")
+        self._draft: Graph | None = maker.graph(model, "draft")
+        self._caches = self._draft.cache_buffers(maker.library, maker.device)
+        _check_length(self._caches, maker.manifest.context)
+        super().__init__(context=maker.manifest.context, block=pairing.block, widest=max(_CHUNK, pairing.block))
+        self._mask_id = pairing.mask_id
+        self._width = _size(self._inject.ports["taps"].shape[2])
+        self._vocab = _size(self._draft.ports["logits"].shape[2])
+        self._position = maker.buffer((1,), "int32")
+        self._block = maker.buffer((pairing.block,), "int32")
+        self._block.write([pairing.mask_id] * pairing.block)
+        self._logits = maker.buffer((pairing.block - 1, self._vocab), self._draft.ports["logits"].dtype)
+
+    def close(self) -> None:
+        self._inject = self._draft = None
+        self._caches = {}
+
+    def _inject_impl(self, memory: Buffer, rows: int, position: int) -> None:
+        graph = _opened(self._inject)
+        key = (memory.address, rows)
+        if not graph.prepared(key):
+            graph.bind(key, {"taps": (memory, (1, rows, self._width)), "position": (self._position, (1,))}, {}, self._caches)
+        self._position.write((position,))
+        graph.run(key)
+
+    def _draft_impl(self, anchor: int, position: int, width: int) -> Sequence[int]:
+        graph = _opened(self._draft)
+        key = (width,)
+        if not graph.prepared(key):
+            graph.bind(
+                key,
+                {"block": (self._block, (1, width)), "position": (self._position, (1,))},
+                {"logits": (self._logits, (1, width - 1, self._vocab))},
+                self._caches,
+            )
+        # Row 0 alone changes: the masks behind it were written once.
+        self._block.write((anchor,))
+        self._position.write((position,))
+        graph.run(key)
+        return _choices(self._logits, width - 1, self._vocab)
+
+
+def _choices(logits: Buffer, rows: int, vocab: int) -> list[int]:
+    """Argmax of the first `rows` rows; the lowest id where several are equal."""
+    # A row at a time: numpy's argmax over the last axis of a matrix is several times slower.
+    return [int(row.argmax()) for row in logits.read((rows, vocab))]
+
+
+def _opened(graph: Graph | None) -> Graph:
+    if graph is None:
+        raise RuntimeError("the engine was closed")
+    return graph
+
+
+def _size(dimension: int | str) -> int:
+    if not isinstance(dimension, int):
+        raise BundleError(f"the width {dimension!r} is not a number", why="only row counts may be free", fix="build the bundle again")
+    return dimension
+
+
+def _check_length(caches: dict[str, Buffer], context: int) -> None:
+    """Caches hold at least `context` rows: [1, kv, L, head_dim]."""
+    for name, buffer in caches.items():
+        if len(buffer.shape) != 4 or buffer.shape[2] < context:
+            raise BundleError(f"the cache {name} has the shape {list(buffer.shape)}, too short for a context of {context}", fix="build the bundle again")

@@ -1,0 +1,46 @@
+"""What must hold between the fields of a manifest, beyond their types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..errors import BundleError
+from .manifest import Manifest
+
+
+def check_contract(manifest: Manifest) -> None:
+    """Raises `BundleError` naming every field that contradicts another, or a file that no hash covers."""
+    if faults := list(_faults(manifest)):
+        raise BundleError(
+            "the manifest contradicts itself",
+            where="; ".join(faults),
+            why="no build writes such a manifest: it was edited or damaged",
+            fix="build the bundle again",
+        )
+
+
+def _faults(manifest: Manifest) -> Iterator[str]:
+    block, narrowest, context = manifest.pairing.block, manifest.requires.exact_width, manifest.context
+    if not 2 <= block <= context:
+        yield f"pairing.block {block} is not between 2 and context {context}"
+    if not 1 <= narrowest <= block:
+        yield f"requires.exact_width {narrowest} is not between 1 and pairing.block {block}"
+    if not 0 <= manifest.pairing.mask_id < manifest.target.vocab:
+        yield f"pairing.mask_id {manifest.pairing.mask_id} is outside the vocabulary of {manifest.target.vocab}"
+    for token in manifest.text.eos_ids:
+        if not 0 <= token < manifest.target.vocab:
+            yield f"text.eos_ids holds {token}, outside the vocabulary of {manifest.target.vocab}"
+    for name, model in (("target", manifest.target), ("drafter", manifest.drafter)):
+        calls = [(graph.role, graph.rows) for graph in model.graphs]
+        if len(set(calls)) != len(calls):
+            yield f"{name}.graphs lists a role twice at one width"
+    for name in referenced(manifest):
+        if name not in manifest.files:
+            yield f"{name} is used but not listed in files"
+
+
+def referenced(manifest: Manifest) -> tuple[str, ...]:
+    """Relative paths of every file the manifest points to by use: engines, tokenizer, chat template."""
+    engines = (graph.file for model in (manifest.target, manifest.drafter) for graph in model.graphs)
+    template = (manifest.text.chat_template,) if manifest.text.chat_template is not None else ()
+    return (*engines, manifest.text.tokenizer, *template)

@@ -1,0 +1,93 @@
+"""The files of a bundle: where a manifest may point, and whether what lies there is what was built.
+
+Knows nothing about what the files mean.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from ..errors import BundleError
+
+MANIFEST = "manifest.json"
+Verify = Literal["full", "size"]
+
+# File managers drop these into any folder they show; nothing of ours reads them.
+_LITTER = frozenset({".DS_Store", "Thumbs.db", "desktop.ini"})
+_CHUNK = 1 << 20
+_AGAIN = "copy the bundle again from where it was built, or build it again"
+
+
+def confine(root: Path, relative: str) -> Path:
+    """The path of `relative` inside the bundle `root`.
+
+    Raises `BundleError` for an absolute path, a `..`, a backslash or drive letter, or a link that leads outside.
+    """
+    parts = PurePosixPath(relative).parts
+    if not parts or PurePosixPath(relative).is_absolute() or ".." in parts or "\\" in relative or ":" in relative or "\0" in relative:
+        raise BundleError(
+            "the manifest names a path outside the bundle", where=repr(relative), why="a bundle may only read its own files", fix="do not use this bundle"
+        )
+    path = root.joinpath(*parts)
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise BundleError(
+            "a link in the bundle leads outside it", where=str(path), why="a bundle may only read its own files", fix="replace it by the file itself"
+        )
+    return path
+
+
+def check_files(root: Path, hashes: Mapping[str, str], sizes: Mapping[str, int], verify: Verify) -> None:
+    """Every listed file is there, whole and unchanged, and nothing else is.
+
+    `hashes` are sha256 in hex and `sizes` bytes, by relative path; `verify="size"` leaves out the hashes, which cost a read of every byte.
+    Raises `BundleError` naming the first file that differs.
+    """
+    paths = {name: confine(root, name) for name in sorted(hashes)}
+    for name, path in paths.items():
+        if not path.is_file():
+            raise BundleError(f"the bundle lacks {name}", where=str(path), why="the manifest lists it", fix=_AGAIN)
+    if surplus := sorted(_present(root) - paths.keys() - {MANIFEST}):
+        raise BundleError(
+            f"the bundle holds {len(surplus)} file(s) the manifest does not list",
+            where=", ".join(surplus[:5]),
+            why="a file nobody checked could be read in place of one that was",
+            fix="delete them, or build the bundle again",
+        )
+    for name, path in paths.items():
+        found = path.stat().st_size
+        if name in sizes and found != sizes[name]:
+            raise BundleError(f"{name} is {found} bytes long, not {sizes[name]}", where=str(path), why="it was cut short or replaced", fix=_AGAIN)
+    if verify == "full":
+        for name, path in paths.items():
+            if _hash(path) != hashes[name]:
+                raise BundleError(f"{name} is not the file that was built", where=str(path), why="its sha256 differs from the manifest's", fix=_AGAIN)
+
+
+def sha256(path: Path) -> str:
+    """sha256 of a file in hex, read a mebibyte at a time."""
+    digest, buffer = hashlib.sha256(), memoryview(bytearray(_CHUNK))
+    with path.open("rb", buffering=0) as stream:
+        while count := stream.readinto(buffer):
+            digest.update(buffer[:count])
+    return digest.hexdigest()
+
+
+def _hash(path: Path) -> str:
+    try:
+        return sha256(path)
+    except OSError as fault:
+        raise BundleError("a file of the bundle cannot be read", where=str(path), why=str(fault), fix="check its permissions and the disk") from fault
+
+
+def _present(root: Path) -> set[str]:
+    """Relative paths of all files, and of links to folders, which are not followed."""
+    found: set[str] = set()
+    for folder, folders, files in os.walk(root):
+        here = Path(folder)
+        links = [name for name in folders if (here / name).is_symlink()]
+        found.update((here / name).relative_to(root).as_posix() for name in [*files, *links] if name not in _LITTER)
+    return found

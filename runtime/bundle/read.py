@@ -1,0 +1,93 @@
+"""Opening a bundle: manifest first, then this machine's libraries, then the files; no engine is loaded here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from ..errors import BundleError, IncompatibleError, UsageError
+from .contract import check_contract
+from .files import MANIFEST, Verify, check_files, confine
+from .manifest import FORMAT, VERSION, Manifest
+from .requirements import check_requirements
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle whose manifest, libraries and files have been checked."""
+
+    root: Path
+    manifest: Manifest
+    notes: tuple[str, ...] = ()
+    """what is unusual about this machine though not wrong, in sentences for the user"""
+
+    def file(self, relative: str) -> Path:
+        """The path of one of its files. Raises `BundleError` where that path leads outside."""
+        return confine(self.root, relative)
+
+
+class _Header(msgspec.Struct):
+    """The two keys every version of the format keeps, whatever else it holds."""
+
+    format: str
+    version: int
+
+
+def open_bundle(path: str | Path, *, verify: Verify = "full") -> Bundle:
+    """The bundle in directory `path`, ready to be loaded.
+
+    `verify="full"` hashes every file (the default), `"size"` compares sizes only. Raises `UsageError` where there is no bundle, `IncompatibleError`
+    for a newer format or a missing or too old library, `BundleError` for a damaged bundle. Versions come before hashes: they cost nothing.
+    """
+    if verify not in ("full", "size"):
+        raise UsageError(f"verify={verify!r} is not a way to check a bundle", fix='use verify="full" or verify="size"')
+    root = Path(path)
+    manifest = read_manifest(root)
+    check_contract(manifest)
+    notes = check_requirements(manifest.requires)
+    check_files(root, manifest.files, manifest.sizes, verify)
+    return Bundle(root, manifest, notes)
+
+
+def read_manifest(root: Path) -> Manifest:
+    """The manifest of the bundle in `root`, by its types alone.
+
+    Raises as `open_bundle` does. Unknown keys are errors: a bundle that says more than we understand cannot be trusted to mean what we think.
+    """
+    file = root / MANIFEST
+    if not root.is_dir():
+        raise UsageError(
+            "there is no such bundle",
+            where=str(root),
+            why="a bundle is a directory with a manifest.json",
+            fix="give the directory that `dflash-compile build -o` wrote",
+        )
+    if not file.is_file():
+        raise UsageError(
+            "this directory is not a bundle",
+            where=str(root),
+            why="it has no manifest.json: a checkpoint has to be built first, and an interrupted build leaves no bundle",
+            fix="run `dflash-compile build TARGET DRAFTER -o DIR` and give DIR",
+        )
+    document = file.read_bytes()
+    try:
+        _check_version(msgspec.json.decode(document, type=_Header), file)
+        return msgspec.json.decode(document, type=Manifest)
+    except msgspec.MsgspecError as fault:
+        raise BundleError("the manifest cannot be read", where=str(file), why=str(fault), fix="build the bundle again") from fault
+
+
+def _check_version(header: _Header, file: Path) -> None:
+    if header.format != FORMAT:
+        raise BundleError(f"the manifest is of the format {header.format!r}, not {FORMAT!r}", where=str(file), fix="give a bundle that dflash-compile built")
+    if header.version > VERSION:
+        raise IncompatibleError(
+            f"the bundle is of format version {header.version}, newer than version {VERSION}, the newest this dflash-compile reads",
+            where=str(file),
+            why="a newer dflash-compile built it",
+            fix="run `pip install --upgrade dflash-compile`, or build the bundle again with this version",
+        )
+    if header.version < 1:
+        raise BundleError(f"the manifest has the format version {header.version}, which never existed", where=str(file), fix="build the bundle again")

@@ -1,0 +1,52 @@
+"""Messages to prompt text, by the checkpoint's own chat template, in a sandbox: a template is code from whoever made the model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+from jinja2 import TemplateError, TemplateSyntaxError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from .errors import BundleError, UsageError
+
+Message = Mapping[str, Any]
+"""`role` and `content` at least; whatever else the template reads"""
+
+
+class ChatTemplate:
+    """A compiled template, with the globals and filters that published templates expect."""
+
+    def __init__(self, source: str, *, bos_token: str | None, eos_token: str | None) -> None:
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+        environment.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
+        environment.filters["tojson"] = _tojson
+        self._tokens = {"bos_token": bos_token or "", "eos_token": eos_token or ""}
+        try:
+            self._template = environment.from_string(source)
+        except TemplateSyntaxError as fault:
+            raise BundleError("the chat template cannot be read", where=f"line {fault.lineno}", why=str(fault), fix="generate with raw=True") from fault
+
+    def render(self, messages: Sequence[Message]) -> str:
+        """The prompt that asks for the assistant's next message. Raises `UsageError` where the template refuses the messages."""
+        try:
+            return self._template.render(messages=list(messages), add_generation_prompt=True, **self._tokens)
+        except (TemplateError, TypeError, ValueError) as fault:
+            raise UsageError(
+                "the chat template refuses these messages", why=str(fault), fix="check their roles and order, or generate with raw=True"
+            ) from fault
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _strftime_now(pattern: str) -> str:
+    return datetime.now().strftime(pattern)
+
+
+def _tojson(value: object, ensure_ascii: bool = False, indent: int | None = None) -> str:
+    # Jinja's own filter escapes HTML, which models were never trained on.
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)

@@ -1,0 +1,138 @@
+"""What the loop asks of a target and of a drafter, whatever runs them.
+
+The public methods own the invariants (ranges, widths, the rows taps cover); a back-end implements the `_…_impl` ones and may rely on them.
+Positions are absolute: `position` is the number of tokens whose K/V the cache holds before the call. Moving it back is the whole of rollback.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from .errors import LengthError, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Taps:
+    """Tap outputs of the target's last call, where the target wrote them: valid until its next call."""
+
+    memory: Any
+    """the back-end's own handle; holds [1, at least `rows`, taps · hidden], row 0 first"""
+    rows: int
+
+
+class TargetEngine(ABC):
+    """The target in verification mode: any number of rows at any position, logits in, choices out."""
+
+    def __init__(self, *, context: int, vocab: int, widest: int, exact_width: int) -> None:
+        self.context = context
+        """rows of the cache"""
+        self.vocab = vocab
+        self.widest = widest
+        """most rows of one call"""
+        self.exact_width = exact_width
+        """fewest rows of one call: narrower calls are padded, because one row may run another kernel and round otherwise"""
+        self._rows = 0
+
+    @final
+    def prefill(self, tokens: Sequence[int], position: int) -> int:
+        """Write the K/V of `tokens`, at most `widest`, and return the target's choice after the last of them."""
+        choice = self._prefill_impl(self._padded(tokens, position), len(tokens), position)
+        self._rows = len(tokens)
+        return choice
+
+    @final
+    def verify(self, block: Sequence[int], position: int) -> Sequence[int]:
+        """Write the K/V of `block` and return the target's choice after each of its rows."""
+        choices = self._verify_impl(self._padded(block, position), position)
+        self._rows = len(block)
+        return choices[: len(block)]
+
+    @property
+    def taps(self) -> Taps:
+        """Taps of the last call's rows, without the padding."""
+        return Taps(self._taps_impl(), self._rows)
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release the engine's memory."""
+
+    @abstractmethod
+    def _prefill_impl(self, tokens: Sequence[int], rows: int, position: int) -> int:
+        """As `prefill`; `tokens` may be padded beyond its first `rows`."""
+
+    @abstractmethod
+    def _verify_impl(self, block: Sequence[int], position: int) -> Sequence[int]: ...
+
+    @abstractmethod
+    def _taps_impl(self) -> Any: ...
+
+    def _padded(self, tokens: Sequence[int], position: int) -> Sequence[int]:
+        """`tokens`, made up to `exact_width` rows. The added rows are past every real one, so no real row sees them."""
+        if not 1 <= len(tokens) <= self.widest:
+            raise UsageError(f"{len(tokens)} rows in one call of the target", why=f"it takes 1 to {self.widest}")
+        missing = self.exact_width - len(tokens)
+        _check_fits(position, max(len(tokens), self.exact_width), self.context)
+        return [*tokens, *[tokens[-1]] * missing] if missing > 0 else tokens
+
+
+class DrafterEngine(ABC):
+    """The drafter: takes the taps of committed tokens in, gives proposals for the next ones out."""
+
+    def __init__(self, *, context: int, block: int, widest: int) -> None:
+        self.context = context
+        """rows of the draft cache"""
+        self.block = block
+        """rows of the block it was trained for: the anchor and the proposals"""
+        self.widest = widest
+        """most rows of one inject"""
+
+    @final
+    def inject(self, taps: Taps, rows: int, position: int) -> None:
+        """Write the context K/V of the first `rows` rows of `taps`, whose tokens were committed at `position`."""
+        if not 1 <= rows <= min(taps.rows, self.widest):
+            raise UsageError(f"{rows} rows in one inject", why=f"the taps hold {taps.rows} and an inject takes {self.widest}")
+        _check_fits(position, rows, self.context)
+        self._inject_impl(taps.memory, rows, position)
+
+    @final
+    def draft(self, anchor: int, position: int, width: int) -> Sequence[int]:
+        """`width - 1` proposals for the tokens after `anchor`, whose own position is `position`."""
+        if not 2 <= width <= self.block:
+            raise UsageError(f"a block of {width} rows", why=f"the drafter takes 2 to {self.block}")
+        _check_fits(position, width, self.context)
+        return self._draft_impl(anchor, position, width)
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release the engine's memory."""
+
+    @abstractmethod
+    def _inject_impl(self, memory: Any, rows: int, position: int) -> None: ...
+
+    @abstractmethod
+    def _draft_impl(self, anchor: int, position: int, width: int) -> Sequence[int]: ...
+
+
+@dataclass(frozen=True)
+class Engines:
+    """A pair that was built together."""
+
+    target: TargetEngine
+    drafter: DrafterEngine
+    notes: tuple[str, ...] = ()
+    """what the user should know about how they run, in sentences"""
+
+    def close(self) -> None:
+        """Release both."""
+        self.target.close()
+        self.drafter.close()
+
+
+def _check_fits(position: int, rows: int, context: int) -> None:
+    if position < 0 or position + rows > context:
+        raise LengthError(
+            f"rows {position} to {position + rows} do not fit the cache", why=f"it holds {context}", fix="build the bundle with a larger --max-context"
+        )

@@ -1,0 +1,125 @@
+"""A loaded bundle: prompts in, text or token ids out, one request at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from threading import Lock
+from types import TracebackType
+from typing import Self
+
+from .bundle.manifest import Manifest
+from .engines import Engines
+from .errors import UsageError
+from .loop import Limits, plan_limits, run
+from .statistics import Recorder, Statistics
+from .stops import StopFilter
+from .text import Prompt, Text
+
+
+class Session:
+    """Engines, text and the statistics of the last request. Make one with `dflash_compile.runtime.load`.
+
+    Requests share nothing but the memory they run in: every one starts at position 0 and reads no row it has not written. A context manager.
+    """
+
+    def __init__(self, manifest: Manifest, engines: Engines, text: Text, notes: Sequence[str] = ()) -> None:
+        self.manifest = manifest
+        self.notes = tuple(notes)
+        """what is unusual about this bundle or machine, in sentences for the user"""
+        self._engines: Engines | None = engines
+        self._text = text
+        self._record: Recorder | None = None
+        self._busy = Lock()
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        max_new_tokens: int | None = None,
+        stop: str | Sequence[str] = (),
+        on_token: Callable[[int], None] | None = None,
+        raw: bool = False,
+        draft: bool = True,
+        block: int | None = None,
+    ) -> Generator[str, None, None]:
+        """The answer to `prompt`, in pieces of whole characters as they become certain.
+
+        `prompt` is text (one user message, unless `raw`), messages, or token ids. The answer ends at end of sequence, before the first of `stop`, after
+        `max_new_tokens`, or where the bundle's context is full; `statistics.finish` says which. `on_token` gets every id as it is known. `draft=False`
+        is plain decoding, with the same result. `block` narrows the verified block; default and most is what the drafter was built for.
+        Raises `UsageError` and `LengthError` at once, before the first piece is asked for.
+        """
+        filtered = StopFilter([stop] if isinstance(stop, str) else stop)
+        tokens, record = self._request(prompt, max_new_tokens, raw, draft, block)
+        return self._pieces(tokens, record, filtered, on_token)
+
+    def tokens(
+        self, prompt: Prompt, *, max_new_tokens: int | None = None, raw: bool = False, draft: bool = True, block: int | None = None
+    ) -> Generator[int, None, None]:
+        """As `generate`, in token ids; an end-of-sequence token is the last of them."""
+        return self._request(prompt, max_new_tokens, raw, draft, block)[0]
+
+    @property
+    def statistics(self) -> Statistics:
+        """Of the request that started last, as far as it has come. Raises `UsageError` before the first."""
+        if self._record is None:
+            raise UsageError("no request has run in this session yet", fix="read `statistics` after generating")
+        return self._record.snapshot()
+
+    def close(self) -> None:
+        """Release the engines and their memory. Closing twice does nothing."""
+        if self._engines is not None:
+            self._engines.close()
+            self._engines = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _request(self, prompt: Prompt, max_new_tokens: int | None, raw: bool, draft: bool, block: int | None) -> tuple[Generator[int, None, None], Recorder]:
+        """The running answer in ids, everything that can be wrong with the request checked."""
+        widest = self.manifest.pairing.block
+        if block is not None and not 2 <= block <= widest:
+            raise UsageError(f"block={block}", why=f"the drafter was built for blocks of 2 to {widest} rows", fix="choose one of those, or leave it out")
+        ids = self._text.encode(prompt, raw=raw)
+        limits = plan_limits(len(ids), self._open().target, max_new_tokens, self.manifest.text.eos_ids)
+        record = Recorder(widest)
+        return self._ids(ids, limits, draft, block or widest, record), record
+
+    def _ids(self, prompt: list[int], limits: Limits, draft: bool, block: int, record: Recorder) -> Generator[int, None, None]:
+        if not self._busy.acquire(blocking=False):
+            raise UsageError(
+                "this session is already generating",
+                why="its cache holds one request at a time",
+                fix="finish or close() the other generator first, or load the bundle twice",
+            )
+        try:
+            engines = self._open()
+            self._record = record
+            yield from run(engines.target, engines.drafter if draft else None, prompt, limits, block, record)
+        finally:
+            self._busy.release()
+
+    def _pieces(
+        self, tokens: Generator[int, None, None], record: Recorder, stops: StopFilter, on_token: Callable[[int], None] | None
+    ) -> Generator[str, None, None]:
+        stream, eos_ids = self._text.stream(), frozenset(self.manifest.text.eos_ids)
+        with closing(tokens):
+            for token in tokens:
+                if on_token is not None:
+                    on_token(token)
+                if token not in eos_ids and (piece := stops.feed(stream.feed(token))):
+                    yield piece
+                if stops.stopped:
+                    record.finish = "stop"
+                    return
+        if piece := stops.flush():
+            yield piece
+
+    def _open(self) -> Engines:
+        if self._engines is None:
+            raise UsageError("this session is closed", fix="load the bundle again")
+        return self._engines

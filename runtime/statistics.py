@@ -1,0 +1,96 @@
+"""What one request did and how long it took: counted by a recorder while it runs, read as a frozen snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Literal
+
+Finish = Literal["eos", "stop", "length", "max_new_tokens"]
+Role = Literal["prefill", "inject", "draft", "verify", "decode"]
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """One request. Seconds count the engine calls and the loop around them, never the time the caller kept a token."""
+
+    prompt_tokens: int
+    tokens: int
+    """handed out, the end-of-sequence token included"""
+    cycles: int
+    """calls that verified a block, or decoded one token where nothing was drafted"""
+    offered_at: tuple[int, ...]
+    """cycles that drafted a proposal at slot i of the block, i = 0 right after the anchor"""
+    accepted_at: tuple[int, ...]
+    """cycles in which the proposal at slot i was accepted"""
+    prefill_seconds: float
+    """from the start of the request to its first token"""
+    decode_seconds: float
+    seconds: Mapping[Role, float]
+    """inside engine calls, by role; `inject` includes the prompt's"""
+    finish: Finish | None
+    """None while the request runs, or where its caller left early"""
+
+    @property
+    def tau(self) -> float:
+        """Tokens per cycle: accepted proposals and the bonus, cut where the answer ends. 0 before the first cycle."""
+        return max(self.tokens - 1, 0) / self.cycles if self.cycles else 0.0
+
+    @property
+    def accepted(self) -> int:
+        """Proposals accepted, over all cycles."""
+        return sum(self.accepted_at)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Speed of decoding alone: the first token belongs to prefill."""
+        return (self.tokens - 1) / self.decode_seconds if self.tokens > 1 and self.decode_seconds > 0 else 0.0
+
+    @property
+    def host_seconds(self) -> float:
+        """Time outside engine calls: the loop's own."""
+        return max(self.prefill_seconds + self.decode_seconds - sum(self.seconds.values()), 0.0)
+
+
+class Recorder:
+    """Counts one request. Belongs to the loop; others read `snapshot`."""
+
+    def __init__(self, block: int) -> None:
+        self.prompt_tokens = self.tokens = self.cycles = 0
+        self.prefill_seconds = self.decode_seconds = 0.0
+        self.finish: Finish | None = None
+        self._offered, self._accepted = [0] * block, [0] * block
+        self._seconds: dict[Role, float] = {}
+
+    def spent(self, role: Role, since: float) -> float:
+        """Book the time from `since` until now on `role`, and return now, in `perf_counter` seconds."""
+        now = perf_counter()
+        self._seconds[role] = self._seconds.get(role, 0.0) + now - since
+        return now
+
+    def cycle(self, offered: int, accepted: int) -> None:
+        """One block of `offered` proposals was verified and its first `accepted` stood."""
+        # By how many were offered and accepted, so that a cycle costs two increments; `snapshot` sums them up.
+        self.cycles += 1
+        self._offered[offered] += 1
+        self._accepted[accepted] += 1
+
+    def snapshot(self) -> Statistics:
+        """The request so far."""
+        return Statistics(
+            prompt_tokens=self.prompt_tokens,
+            tokens=self.tokens,
+            cycles=self.cycles,
+            offered_at=_at_least(self._offered),
+            accepted_at=_at_least(self._accepted),
+            prefill_seconds=self.prefill_seconds,
+            decode_seconds=self.decode_seconds,
+            seconds=dict(self._seconds),
+            finish=self.finish,
+        )
+
+
+def _at_least(histogram: list[int]) -> tuple[int, ...]:
+    """For each slot i, how many cycles reached beyond it: those with a count of i + 1 or more."""
+    return tuple(sum(histogram[slot + 1 :]) for slot in range(len(histogram) - 1))

@@ -1,0 +1,98 @@
+"""Text to token ids and back: a bundle's tokenizer and chat template. Knows nothing of engines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tokenizers import Tokenizer
+from tokenizers.decoders import DecodeStream
+
+from .bundle.read import Bundle
+from .chat import ChatTemplate, Message
+from .errors import BundleError, UsageError
+
+Prompt = str | Sequence[Message] | Sequence[int]
+"""text, messages, or token ids"""
+
+
+class Text:
+    """The text side of a bundle."""
+
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None, vocab: int) -> None:
+        self._tokenizer, self._template, self._vocab = tokenizer, template, vocab
+
+    def encode(self, prompt: Prompt, *, raw: bool) -> list[int]:
+        """Token ids of `prompt`.
+
+        Text is one user message unless `raw`, or the bundle has no chat template: then it is continued as it stands. Ids are taken as they are.
+        Raises `UsageError` for messages the template refuses or cannot take, and for ids outside the vocabulary.
+        """
+        if isinstance(prompt, str):
+            if raw or self._template is None:
+                return self._ids(prompt, special=True)
+            return self._chat([{"role": "user", "content": prompt}])
+        if ids := [item for item in prompt if isinstance(item, int)]:
+            return self._checked(ids, len(prompt))
+        messages = [item for item in prompt if not isinstance(item, int)]
+        if raw and messages:
+            raise UsageError("raw text cannot be made of messages", fix="give a string, or leave raw out")
+        return self._chat(messages) if messages else []
+
+    def stream(self) -> Detokenizer:
+        """A fresh detokenizer."""
+        return Detokenizer(self._tokenizer)
+
+    def _chat(self, messages: Sequence[Message]) -> list[int]:
+        if self._template is None:
+            raise UsageError("the bundle has no chat template", why="its target was not trained for chat", fix="give plain text with raw=True")
+        # The template writes the special tokens itself.
+        return self._ids(self._template.render(messages), special=False)
+
+    def _ids(self, text: str, *, special: bool) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
+
+    def _checked(self, ids: list[int], length: int) -> list[int]:
+        if len(ids) != length or not all(0 <= token < self._vocab for token in ids):
+            raise UsageError("a prompt of token ids holds something else", why=f"ids are integers from 0 to {self._vocab - 1}")
+        return ids
+
+
+class Detokenizer:
+    """Ids one at a time to text, whole characters only; what special tokens stand for is left out."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._stream = DecodeStream(skip_special_tokens=True)
+
+    def feed(self, token: int) -> str:
+        """The text that `token` completes: empty while a character is still missing bytes.
+
+        An answer that ends inside a character ends before it: nothing is owed at the end.
+        """
+        return self._stream.step(self._tokenizer, token) or ""
+
+
+def open_text(bundle: Bundle) -> Text:
+    """The text side of `bundle`. Raises `BundleError` for a tokenizer or template that cannot be read."""
+    record, vocab = bundle.manifest.text, bundle.manifest.target.vocab
+    tokenizer = _tokenizer(bundle.file(record.tokenizer), vocab)
+    if record.chat_template is None:
+        return Text(tokenizer, None, vocab)
+    source = bundle.file(record.chat_template).read_text(encoding="utf-8")
+    return Text(tokenizer, ChatTemplate(source, bos_token=record.bos_token, eos_token=record.eos_token), vocab)
+
+
+def _tokenizer(file: Path, vocab: int) -> Tokenizer:
+    try:
+        tokenizer = Tokenizer.from_buffer(file.read_bytes())
+    except Exception as fault:  # the library raises nothing narrower
+        raise BundleError("the tokenizer cannot be read", where=str(file), why=str(fault), fix="build the bundle again") from fault
+    if (largest := max(tokenizer.get_vocab().values(), default=-1)) >= vocab:
+        raise BundleError(
+            f"the tokenizer writes ids up to {largest}; the target's vocabulary is {vocab}",
+            where=str(file),
+            why="it belongs to another model",
+            fix="build the bundle from a checkpoint with its own tokenizer",
+        )
+    return tokenizer

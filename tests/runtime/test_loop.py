@@ -1,0 +1,156 @@
+"""The loop against plain decoding, for any drafter, length, end token and context."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from dflash_compile.runtime.acceptance import accept_greedy
+from dflash_compile.runtime.errors import LengthError, UsageError
+from dflash_compile.runtime.loop import chunk_rows, plan_limits, run
+from dflash_compile.runtime.statistics import Recorder
+from fakes import VOCAB, FakeDrafter, FakeTarget, continuation
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+PROMPTS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40)
+BLOCK = 8
+
+
+def drafters(kind: str, seed: int):
+    noise = random.Random(seed)
+    coin = [noise.random() < 0.6 for _ in range(256)]
+    return {"right": lambda position: True, "wrong": lambda position: False, "random": lambda position: coin[position]}[kind]
+
+
+def answer(prompt, *, context=64, exact_width=2, widest=16, right=None, most=None, eos=(), block=BLOCK):
+    """(tokens, statistics, target, drafter) of one request; `right=None` decodes plainly."""
+    target = FakeTarget(context, exact_width, widest)
+    drafter = FakeDrafter(right, context, BLOCK, widest) if right is not None else None
+    record = Recorder(BLOCK)
+    tokens = list(run(target, drafter, prompt, plan_limits(len(prompt), target, most, eos), block, record))
+    return tokens, record.snapshot(), target, drafter
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    prompt=PROMPTS,
+    kind=st.sampled_from(["right", "wrong", "random"]),
+    seed=st.integers(0, 99),
+    most=st.none() | st.integers(1, 40),
+    eos=st.lists(st.integers(0, VOCAB - 1), max_size=2),
+    context=st.integers(40, 72),
+    exact_width=st.integers(1, 4),
+    widest=st.integers(8, 16),
+    block=st.integers(2, BLOCK),
+)
+def test_drafting_equals_plain_decoding(prompt, kind, seed, most, eos, context, exact_width, widest, block):
+    shape = {"context": context, "exact_width": exact_width, "widest": widest, "most": most, "eos": eos}
+    plain, plain_stats, _, _ = answer(prompt, **shape)
+    tokens, stats, target, drafter = answer(prompt, right=drafters(kind, seed), block=block, **shape)
+
+    assert tokens == plain == continuation(prompt, len(plain))
+    assert stats.finish == plain_stats.finish
+    assert all(token not in eos for token in tokens[:-1])
+    assert (stats.finish == "eos") == (tokens[-1] in eos)
+    if stats.finish == "max_new_tokens":
+        assert len(tokens) == most
+    if stats.finish == "length":
+        assert len(prompt) + len(tokens) == max(context - exact_width + 2, len(prompt) + 1)
+    assert min(target.widths) >= exact_width
+    # What the drafter was shown is what was committed, row for row.
+    assert all(known == [*prompt, *tokens][: len(known)] for known in drafter.drafted_after)
+
+
+@settings(max_examples=150, deadline=None)
+@given(prompt=PROMPTS, kind=st.sampled_from(["right", "wrong", "random"]), seed=st.integers(0, 99), most=st.integers(1, 40), block=st.integers(2, BLOCK))
+def test_statistics_are_consistent(prompt, kind, seed, most, block):
+    tokens, stats, _, _ = answer(prompt, context=128, right=drafters(kind, seed), most=most, block=block)
+    assert stats.tokens == len(tokens) == most
+    assert stats.prompt_tokens == len(prompt)
+    assert stats.cycles >= stats.offered_at[0] >= stats.accepted_at[0]
+    assert list(stats.offered_at) == sorted(stats.offered_at, reverse=True)
+    assert list(stats.accepted_at) == sorted(stats.accepted_at, reverse=True)
+    assert sum(1 for count in stats.offered_at if count) == (block - 1 if stats.cycles else 0)
+    # Every cycle gives its accepted tokens and one more; only the last may be cut.
+    surplus = stats.accepted + stats.cycles - (stats.tokens - 1)
+    assert 0 <= surplus < block
+    if stats.cycles:
+        assert 1 <= stats.tau <= block or stats.cycles == 1
+    if kind == "wrong":
+        assert stats.accepted == 0
+        assert stats.cycles == most - 1
+    if kind == "right":
+        assert stats.cycles == -(-(most - 1) // block)
+    assert stats.host_seconds >= 0
+    assert stats.seconds.keys() == {"prefill", "inject"} | ({"draft", "verify"} if stats.cycles else set())
+
+
+def test_plain_decoding_counts_one_token_a_cycle():
+    _, stats, target, _ = answer([1, 2, 3], most=10)
+    assert stats.tau == 1
+    assert stats.cycles == 9
+    assert set(target.widths[1:]) == {2}, "decoding runs at the narrowest exact width"
+    assert stats.seconds.keys() == {"prefill", "decode"}
+    assert stats.offered_at == (0,) * (BLOCK - 1)
+
+
+def test_consumer_time_is_not_counted():
+    import time
+
+    target, record = FakeTarget(), Recorder(BLOCK)
+    for _ in run(target, None, [1, 2], plan_limits(2, target, 4, ()), BLOCK, record):
+        time.sleep(0.05)
+    assert record.snapshot().prefill_seconds + record.snapshot().decode_seconds < 0.1
+
+
+def test_last_blocks_taps_are_not_injected():
+    _, stats, _, drafter = answer([1, 2, 3, 4], right=lambda position: True, most=9)
+    assert stats.cycles == 1
+    assert drafter.cache[4] == 99
+
+
+@given(rows=st.integers(1, 400), widest=st.integers(4, 64), narrowest=st.integers(1, 4))
+def test_prompt_chunks(rows, widest, narrowest):
+    sizes = chunk_rows(rows, widest, narrowest)
+    assert sum(sizes) == rows
+    assert len(sizes) == -(-rows // widest)
+    assert all(1 <= size <= widest for size in sizes)
+    if rows >= narrowest and widest >= 2 * narrowest:
+        assert min(sizes) >= narrowest
+
+
+@given(st.lists(st.integers(0, 2), max_size=8).flatmap(lambda p: st.tuples(st.just(p), st.lists(st.integers(0, 2), min_size=len(p) + 1, max_size=len(p) + 1))))
+def test_acceptance_is_the_common_prefix(case):
+    proposals, choices = case
+    outcome = accept_greedy(proposals, choices)
+    assert proposals[: outcome.accepted] == choices[: outcome.accepted]
+    assert outcome.accepted == len(proposals) or proposals[outcome.accepted] != choices[outcome.accepted]
+    assert outcome.bonus == choices[outcome.accepted]
+
+
+def test_prompt_that_does_not_fit():
+    target = FakeTarget(context=16)
+    assert len(answer([1] * 16, context=16)[0]) == 1
+    with pytest.raises(LengthError, match="17 tokens"):
+        plan_limits(17, target, None, ())
+    with pytest.raises(UsageError, match="empty"):
+        plan_limits(0, target, None, ())
+    with pytest.raises(UsageError, match="max_new_tokens"):
+        plan_limits(1, target, 0, ())
+
+
+def test_engines_refuse_what_does_not_fit():
+    target = FakeTarget(context=16)
+    with pytest.raises(LengthError):
+        target.verify([1, 2, 3], 14)
+    with pytest.raises(LengthError, match="15 to 17"):
+        target.verify([1], 15)
+    with pytest.raises(UsageError):
+        target.verify([], 0)
+    target.prefill([1], 0)
+    drafter = FakeDrafter(lambda position: True)
+    with pytest.raises(UsageError, match="taps hold 1"):
+        drafter.inject(target.taps, 2, 0)
+    with pytest.raises(UsageError):
+        drafter.draft(1, 0, 9)

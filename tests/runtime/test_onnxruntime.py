@@ -1,0 +1,203 @@
+"""ONNX Runtime engines on tiny real graphs, against the same models in numpy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+from dflash_compile.runtime import load
+from dflash_compile.runtime.backends import EngineOptions, _ort_library, find_backend
+from dflash_compile.runtime.backends import onnxruntime as backend
+from dflash_compile.runtime.backends._ort_graph import Buffer
+from dflash_compile.runtime.bundle.read import open_bundle
+from dflash_compile.runtime.errors import BundleError, IncompatibleError, UsageError
+from tiny import BLOCK, CONTEXT, DRAFTER, EXACT, HIDDEN, MASK, TARGET, VOCAB, edit_manifest, reference, reference_logits
+
+PROMPT = list(b"the quick brown fox")
+
+
+@pytest.fixture
+def engines(tiny_bundle):
+    return find_backend("onnxruntime").open_engines(open_bundle(tiny_bundle), EngineOptions())
+
+
+def target_choices(tokens):
+    hidden = TARGET.embedding[tokens]
+    return reference_logits(TARGET, reference(TARGET, hidden, hidden[:0])).argmax(-1).tolist()
+
+
+def test_target_equals_numpy_in_any_widths(engines):
+    expected = target_choices(PROMPT)
+    assert engines.target.prefill(PROMPT[:7], 0) == expected[6]
+    assert engines.target.verify(PROMPT[7:12], 7) == expected[7:12]
+    assert engines.target.verify(PROMPT[12:13], 12) == expected[12:13]
+    assert engines.target.verify(PROMPT[13:], 13) == expected[13:]
+
+
+def test_rollback_is_a_smaller_position(engines):
+    engines.target.prefill(PROMPT[:7], 0)
+    engines.target.verify(list(b"zzzzzz"), 7)
+    assert engines.target.verify(PROMPT[7:12], 7) == target_choices(PROMPT)[7:12]
+
+
+def test_taps_are_handed_over_where_they_were_written(engines):
+    engines.target.prefill(PROMPT, 0)
+    taps = engines.target.taps
+    assert taps.rows == len(PROMPT)
+    assert np.array_equal(taps.memory.read((len(PROMPT), HIDDEN)), TARGET.embedding[PROMPT])
+    engines.target.verify(PROMPT[:3], 10)
+    assert engines.target.taps.memory.address == taps.memory.address
+    assert engines.target.taps.rows == 3
+
+
+def test_drafter_equals_numpy_after_partial_injects(engines):
+    target, drafter = engines.target, engines.drafter
+    target.prefill(PROMPT[:10], 0)
+    drafter.inject(target.taps, 10, 0)
+    for position, accepted in ((10, 3), (13, 1), (14, 5)):
+        anchor = PROMPT[position]
+        block = np.array([anchor] + [MASK] * (BLOCK - 1))
+        hidden = reference(DRAFTER, DRAFTER.embedding[block], TARGET.embedding[PROMPT[:position]])
+        assert drafter.draft(anchor, position, BLOCK) == reference_logits(DRAFTER, hidden)[1:].argmax(-1).tolist()
+        assert drafter.draft(anchor, position, 3) == reference_logits(DRAFTER, hidden)[1:3].argmax(-1).tolist()
+        target.verify(PROMPT[position : position + accepted], position)
+        drafter.inject(target.taps, accepted, position)
+
+
+def test_drafted_text_equals_plain_text(tiny_bundle):
+    with load(tiny_bundle) as session:
+        accepted = 0
+        for prompt in (b"a", b"the quick", b"x" * 70, b"\xf0\x9f\x98\x80 and so on", b"z" * (CONTEXT - 3)):
+            drafted = list(session.tokens(list(prompt)))
+            accepted += session.statistics.accepted
+            assert session.statistics.finish == "length"
+            assert drafted == list(session.tokens(list(prompt), draft=False))
+            assert len(drafted) == CONTEXT - len(prompt) - EXACT + 2
+        assert accepted > 0, "the models are made so that some proposals stand"
+
+
+def test_requests_share_nothing(tiny_bundle):
+    with load(tiny_bundle) as session:
+        first = list(session.tokens(list(b"one"), max_new_tokens=20))
+        list(session.tokens(list(b"another, longer prompt"), max_new_tokens=40))
+        assert list(session.tokens(list(b"one"), max_new_tokens=20)) == first
+    with load(tiny_bundle) as session:
+        assert list(session.tokens(list(b"one"), max_new_tokens=20)) == first
+
+
+def test_a_cycle_allocates_nothing(tiny_bundle):
+    with load(tiny_bundle) as session:
+        list(session.tokens(PROMPT, max_new_tokens=60))
+        tracemalloc.start()
+        try:
+            tokens = session.tokens(PROMPT, max_new_tokens=60)
+            for _ in range(10):
+                next(tokens)
+            before = tracemalloc.take_snapshot()
+            tokens_left = sum(1 for _ in tokens)
+            after = tracemalloc.take_snapshot()
+        finally:
+            tracemalloc.stop()
+        assert tokens_left == 50
+        grown = sum(
+            entry.size_diff
+            for entry in after.compare_to(before, "filename")
+            if "dflash_compile" in entry.traceback[0].filename or "/runtime/" in entry.traceback[0].filename
+        )
+        assert grown < 16_000, "less than one block of logits"
+
+
+def test_two_loads_share_one_pool(tiny_bundle):
+    script = f"""
+import os
+from dflash_compile.runtime import load
+from dflash_compile.runtime.errors import UsageError
+first = load({str(tiny_bundle)!r}, threads=3)
+threads = len(os.listdir("/proc/self/task"))
+second = load({str(tiny_bundle)!r})
+assert len(os.listdir("/proc/self/task")) == threads
+assert list(first.tokens([1, 2], max_new_tokens=9)) == list(second.tokens([1, 2], max_new_tokens=9))
+try:
+    load({str(tiny_bundle)!r}, threads=2)
+except UsageError as fault:
+    assert "already runs 3" in str(fault)
+else:
+    raise AssertionError("a second pool size was accepted")
+"""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("counts threads in /proc")
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_pool_the_app_made_serves_us(tiny_bundle):
+    script = f"""
+import onnxruntime
+from dflash_compile.runtime import load
+onnxruntime.set_global_thread_pool_sizes(1, 1)
+onnxruntime.SessionOptions()
+assert len(list(load({str(tiny_bundle)!r}).tokens([1, 2], max_new_tokens=9))) == 9
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_missing_library(monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(IncompatibleError) as caught:
+        _ort_library.import_library()
+    assert 'pip install "dflash-compile[cpu]"' in caught.value.fix
+
+
+def test_both_distributions_are_noted(monkeypatch):
+    monkeypatch.setattr(_ort_library, "version", lambda name: "1.32.0")
+    found = backend.installed()
+    assert set(found.versions) == {"onnxruntime", "onnxruntime-gpu"}
+    assert "both installed" in found.notes[0]
+
+
+def test_a_device_that_is_not_there(tiny_bundle):
+    import onnxruntime
+
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this machine has CUDA")
+    with load(tiny_bundle, provider="cuda") as session:
+        assert any("CPU" in note for note in session.notes)
+        assert len(list(session.tokens([1, 2], max_new_tokens=3))) == 3
+    with pytest.raises(UsageError, match="tpu"):
+        load(tiny_bundle, provider="tpu")
+
+
+def test_an_engine_that_is_not_what_the_manifest_says(tiny_bundle):
+    edit_manifest(tiny_bundle, lambda document: document["target"]["graphs"][0]["outputs"][1]["shape"].__setitem__(2, HIDDEN * 2))
+    with pytest.raises(BundleError, match="port taps"):
+        load(tiny_bundle)
+
+
+def test_a_cache_shorter_than_the_context(tiny_bundle):
+    edit_manifest(tiny_bundle, lambda document: document.__setitem__("context", CONTEXT + 1))
+    with pytest.raises(BundleError, match="too short"):
+        load(tiny_bundle)
+
+
+def test_buffers_keep_what_lies_behind_a_write():
+    import onnxruntime
+
+    host = Buffer(onnxruntime, "cpu", (4,), "int32")
+    host.write([1, 2, 3, 4])
+    host.write([9])
+    assert host.read((2, 2)).tolist() == [[9, 2], [3, 4]]
+    assert host.address % 64 == 0
+    # What a device buffer does, with the host standing in for the device.
+    device = Buffer(onnxruntime, "cpu", (4,), "int32")
+    device._host = None
+    device.write([1, 2, 3, 4])
+    device.write([9])
+    assert device.read((2, 2)).tolist() == [[9, 2], [3, 4]]
+    with pytest.raises(IncompatibleError):
+        Buffer(onnxruntime, "cpu", (1,), "bfloat16")
+
+
+def test_vocabulary_edge(engines):
+    assert len(engines.target.verify([VOCAB - 1, 0], 0)) == 2

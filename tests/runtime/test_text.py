@@ -1,0 +1,153 @@
+"""Text to ids and back: templates, whole characters, stop strings."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from dflash_compile.runtime.bundle.read import open_bundle
+from dflash_compile.runtime.chat import ChatTemplate
+from dflash_compile.runtime.errors import BundleError, UsageError
+from dflash_compile.runtime.stops import StopFilter
+from dflash_compile.runtime.text import Text, open_text
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny import EOS, VOCAB, _tokenizer, edit_manifest, write_manifest
+
+TOKENIZER = _tokenizer()
+PLAIN = Text(TOKENIZER, None, VOCAB)
+
+
+def template(source, **tokens):
+    return ChatTemplate(source, **{"bos_token": None, "eos_token": None, **tokens})
+
+
+@given(st.text())
+def test_streamed_text_is_the_text(text):
+    stream = PLAIN.stream()
+    pieces = [stream.feed(token) for token in TOKENIZER.encode(text).ids]
+    assert "".join(pieces) == text
+
+
+@given(st.lists(st.sampled_from(["a", "é", "€", "😀", "👩‍👩‍👧", "e\u0301"]), min_size=1))
+def test_no_piece_holds_half_a_character(letters):
+    text = "".join(letters)
+    stream = PLAIN.stream()
+    shown = ""
+    for token in text.encode():
+        piece = stream.feed(token)
+        assert "\ufffd" not in piece
+        shown += piece
+        assert text.startswith(shown)
+    assert shown == text
+
+
+@given(st.text(), st.integers(1, 3))
+def test_an_answer_cut_inside_a_character_ends_before_it(text, cut):
+    whole = text.replace("\ufffd", "") + "😀"
+    stream = PLAIN.stream()
+    assert "".join(stream.feed(token) for token in whole.encode()[:-cut]) == whole[:-1]
+
+
+@given(st.lists(st.integers(0, 255), max_size=30))
+def test_any_bytes_can_be_streamed(tokens):
+    stream = PLAIN.stream()
+    shown = "".join(stream.feed(token) for token in tokens)
+    whole = TOKENIZER.decode(tokens)
+    assert whole.startswith(shown)
+    assert set(whole[len(shown) :]) <= {"\ufffd"}
+
+
+def test_special_tokens_are_not_shown():
+    stream = PLAIN.stream()
+    assert "".join(stream.feed(token) for token in [*b"ab", EOS, *b"c"]) == "abc"
+
+
+@given(
+    text=st.text(alphabet="abc", max_size=30), stops=st.lists(st.text(alphabet="abc", min_size=1, max_size=4), max_size=3), cuts=st.lists(st.integers(0, 30))
+)
+def test_stops_do_not_depend_on_the_pieces(text, stops, cuts):
+    ends = [(text.find(stop) + len(stop), text.find(stop)) for stop in stops if stop in text]
+    expected = text[: min(ends)[1]] if ends else text
+
+    edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    stopper, shown = StopFilter(stops), ""
+    for start, end in pairwise(edges):
+        shown += stopper.feed(text[start:end])
+        assert expected.startswith(shown), "something was shown that had to be taken back"
+        if stopper.stopped:
+            break
+    assert stopper.stopped == bool(ends)
+    assert shown + stopper.flush() == expected
+
+
+def test_text_that_cannot_become_a_stop_is_shown_at_once():
+    stopper = StopFilter(["END"])
+    assert [stopper.feed(piece) for piece in ("a", "E", "N", "x", "EN", "D", "E")][:6] == ["a", "", "", "ENx", "", ""]
+    assert stopper.stopped
+
+
+def test_an_empty_stop_is_refused():
+    with pytest.raises(UsageError):
+        StopFilter(["a", ""])
+
+
+def test_prompts(tiny_bundle):
+    text = open_text(open_bundle(tiny_bundle))
+    assert bytes(text.encode("hi", raw=False)) == b"user: hi\nassistant:"
+    assert bytes(text.encode("hi", raw=True)) == b"hi"
+    assert bytes(text.encode([{"role": "system", "content": "s"}, {"role": "user", "content": "u"}], raw=False)) == b"system: s\nuser: u\nassistant:"
+    assert text.encode([5, 6], raw=False) == [5, 6]
+    assert text.encode("", raw=True) == text.encode([], raw=False) == []
+    # Whatever a user types, special tokens in it are what the tokenizer makes of them; the template's own ones must be.
+    assert EOS in text.encode("<eos>", raw=True)
+
+
+@pytest.mark.parametrize("prompt", [[VOCAB], [-1], [1, {"role": "user", "content": "x"}]])
+def test_bad_ids(prompt):
+    with pytest.raises(UsageError, match="ids"):
+        PLAIN.encode(prompt, raw=True)
+
+
+def test_messages_need_a_template():
+    with pytest.raises(UsageError, match="no chat template"):
+        PLAIN.encode([{"role": "user", "content": "x"}], raw=False)
+    with pytest.raises(UsageError, match="messages"):
+        PLAIN.encode([{"role": "user", "content": "x"}], raw=True)
+    assert bytes(PLAIN.encode("hi", raw=False)) == b"hi"
+
+
+def test_template_globals():
+    source = "{{ bos_token }}{{ messages[0].content | tojson }}{{ strftime_now('%Y') | length }}{% for m in messages %}{% break %}{% endfor %}"
+    assert template(source, bos_token="<s>").render([{"role": "user", "content": "<é>"}]) == '<s>"<é>"4'
+
+
+def test_template_that_refuses():
+    with pytest.raises(UsageError, match="refuses") as caught:
+        template("{{ raise_exception('roles must alternate') }}").render([])
+    assert "roles must alternate" in caught.value.why
+    with pytest.raises(BundleError, match="template"):
+        template("{% if %}")
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["{{ ''.__class__.__mro__[1].__subclasses__() }}", "{{ messages.append(1) }}", "{{ raise_exception.__globals__.keys() }}", "{% include '/etc/passwd' %}"],
+)
+def test_template_cannot_leave_the_sandbox(source):
+    with pytest.raises(UsageError):
+        template(source).render([{"role": "user", "content": "x"}])
+
+
+def test_a_tokenizer_of_another_model(tiny_bundle):
+    edit_manifest(tiny_bundle, lambda document: document["target"].update(vocab=257) or document["pairing"].update(mask_id=256))
+    with pytest.raises(BundleError, match="vocabulary is 257"):
+        open_text(open_bundle(tiny_bundle))
+
+
+def test_a_broken_tokenizer(tiny_bundle):
+    manifest = open_bundle(tiny_bundle).manifest
+    (tiny_bundle / "tokenizer/tokenizer.json").write_text("{}")
+    write_manifest(tiny_bundle, manifest)
+    with pytest.raises(BundleError, match="tokenizer cannot be read"):
+        open_text(open_bundle(tiny_bundle))
