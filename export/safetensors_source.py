@@ -30,7 +30,7 @@ class SafetensorsSource:
         """Read all headers. Raises `CheckpointError` for anything missing, damaged, not in the index or not a float tensor."""
         self._homes = _shards(folder)
         self.paths = sorted({folder / name for name in self._homes} | ({folder / INDEX} if (folder / INDEX).exists() else set()))
-        self._files: dict[str, Any] = {}
+        self._files: dict[str, Path] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._dtypes: dict[str, str] = {}
         for file, listed in self._homes.items():
@@ -52,7 +52,8 @@ class SafetensorsSource:
     def rows(self, name: str, start: int, stop: int) -> torch.Tensor:
         """Rows `start:stop` of the first axis, in the stored dtype. Raises `CheckpointError` for a name or rows that are not there."""
         check_rows(self._shapes, name, start, stop)
-        found: torch.Tensor = self._files[name].get_slice(name)[start:stop]
+        # Opened anew each time: a file that stays mapped keeps every page ever read from it in this process.
+        found: torch.Tensor = _open_shard(self._files[name]).get_slice(name)[start:stop]
         return found
 
     def _read_header(self, path: Path, listed: set[str] | None) -> None:
@@ -74,7 +75,7 @@ class SafetensorsSource:
                     why=f"only plain float weights are read: {', '.join(DTYPES)}",
                     fix="use the unquantised checkpoint; quantisation happens in the build",
                 )
-            self._files[name], self._shapes[name], self._dtypes[name] = file, tuple(part.get_shape()), DTYPES[part.get_dtype()]
+            self._files[name], self._shapes[name], self._dtypes[name] = path, tuple(part.get_shape()), DTYPES[part.get_dtype()]
 
 
 def check_rows(shapes: Mapping[str, tuple[int, ...]], name: str, start: int, stop: int) -> None:
