@@ -1,0 +1,55 @@
+"""Back-ends: one file each, found by name; `runtime/backends/` has one of the same name. Nothing else names one."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol, cast
+
+from dflash_compile.export.graph import Owner
+from dflash_compile.runtime.bundle.manifest import GraphRecord, RequirementRecord
+from dflash_compile.runtime.errors import UsageError
+
+from ..models import Models
+from ..options import BuildOptions
+from ..progress import Progress
+
+
+class Prepared(Protocol):
+    """Graphs in a back-end's form, their weights still to be written."""
+
+    @property
+    def bytes(self) -> int:
+        """Disk space the engines will take."""
+        ...
+
+    @property
+    def requires(self) -> RequirementRecord:
+        """What a machine must have to load them."""
+        ...
+
+    def write(self, directory: Path, progress: Progress) -> Mapping[Owner, list[GraphRecord]]:
+        """Write every engine below `directory`; returns how to call them, by the model they belong to."""
+        ...
+
+    def check(self, directory: Path, progress: Progress) -> None:
+        """Load what was written and run it where that is cheap. Raises `BuildError` when an engine does not work."""
+        ...
+
+
+class Backend(Protocol):
+    """What a file of this package offers."""
+
+    def prepare(self, models: Models, options: BuildOptions, progress: Progress) -> Prepared:
+        """Trace and lower every graph. Reads no weights."""
+        ...
+
+
+def find_backend(name: str) -> Backend:
+    """The back-end called `name`. Raises `UsageError` for an unknown one."""
+    known = sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
+    if name not in known:
+        raise UsageError(f"unknown back-end {name!r}", where="--backend", fix=f"choose one of {', '.join(known)}")
+    return cast(Backend, importlib.import_module(f".{name}", __name__))

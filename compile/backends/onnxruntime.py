@@ -1,0 +1,107 @@
+"""ONNX Runtime: one target graph of any width, and the drafter's inject and draft graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from dflash_compile.export.graph import Owner
+from dflash_compile.export.signature import Signature
+from dflash_compile.export.trace import trace_draft, trace_inject, trace_target
+from dflash_compile.runtime.bundle.manifest import GraphRecord, RequirementRecord
+
+from ..bind import bind, size_of
+from ..check import check_engine, importable
+from ..lowered import Lowered
+from ..lowerings.onnxruntime import lower
+from ..models import Models
+from ..options import BuildOptions
+from ..precision import precision_of
+from ..progress import Progress
+from ..records import graph_record
+
+_MINIMUM = "1.31.0"
+"""the first with GroupQueryAttention that looks both ways"""
+_EXACT_WIDTH = 2
+"""one row takes a matrix-vector kernel that rounds otherwise; every width from two on gives the same bits"""
+
+
+@dataclass(frozen=True)
+class _Engine:
+    owner: Owner
+    lowered: Lowered
+
+    @property
+    def file(self) -> str:
+        return f"{self.owner}/{self.lowered.signature.role}.onnx"
+
+    @property
+    def signature(self) -> Signature:
+        return self.lowered.signature
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    models: Models
+    engines: tuple[_Engine, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(size_of(engine.lowered) for engine in self.engines)
+
+    @property
+    def requires(self) -> RequirementRecord:
+        return RequirementRecord(backend="onnxruntime", package="onnxruntime", minimum=_MINIMUM, built_with=_built_with(), exact_width=_EXACT_WIDTH)
+
+    def write(self, directory: Path, progress: Progress) -> Mapping[Owner, list[GraphRecord]]:
+        records: dict[Owner, list[GraphRecord]] = {"target": [], "drafter": []}
+        done = 0
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            progress("binding weights", done, total)
+
+        total = self.bytes
+        for engine in self.engines:
+            path = directory / engine.file
+            path.parent.mkdir(exist_ok=True)
+            bind(engine.lowered, self.models.sources, path.parent, path.name, advance)
+            records[engine.owner].append(graph_record(engine.signature, engine.file))
+        return records
+
+    def check(self, directory: Path, progress: Progress) -> None:
+        if not importable():
+            progress("onnxruntime is not installed here: the engines are not tried")
+            return
+        for number, engine in enumerate(self.engines):
+            progress("trying the engines", number, len(self.engines))
+            check_engine(directory / engine.file, engine.signature)
+
+
+def prepare(models: Models, options: BuildOptions, progress: Progress) -> _Prepared:
+    """Trace and lower target, inject and draft, with free row counts."""
+    precision = precision_of(options.precision)
+    target, context = models.target.spec, models.context
+    traces = (
+        ("target", lambda: trace_target(models.target, models.pairing.drafter.taps, context)),
+        ("drafter", lambda: trace_inject(models.drafter, target, context)),
+        ("drafter", lambda: trace_draft(models.drafter, target, context)),
+    )
+    engines: list[_Engine] = []
+    owner: Owner
+    for owner, trace in traces:  # type: ignore[assignment]
+        progress("tracing and lowering", len(engines), len(traces))
+        engines.append(_Engine(owner, lower(trace(), precision)))
+    return _Prepared(models, tuple(engines))
+
+
+def _built_with() -> str:
+    for package in ("onnxruntime", "onnxruntime-gpu"):
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            continue
+    return _MINIMUM

@@ -1,0 +1,100 @@
+"""Binding: weights stream from checkpoints, through their encodings, into one data file beside the graph.
+
+Every offset is known before the first byte is read, so a tensor passes through memory in chunks, whatever its size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+import onnx_ir as ir
+
+from dflash_compile.export.checkpoint import TensorSource
+from dflash_compile.export.graph import Owner
+from dflash_compile.runtime.errors import BuildError
+
+from .lowered import Lowered, Payload
+
+CHUNK_BYTES = 64 << 20
+# Pages: a runtime maps the file and each array starts on a page of its own.
+ALIGNMENT = 4096
+# Smaller constants stay in the graph file, where shape inference can see them.
+_INLINE_BYTES = 1024
+
+Advance = Callable[[int], None]
+"""called with the number of bytes just written"""
+
+
+def bind(lowered: Lowered, sources: Mapping[Owner, TensorSource], directory: Path, name: str, advance: Advance = lambda _: None) -> Path:
+    """Write `name` (the graph) and `name.data` (its weights) into `directory`; returns the path of the graph.
+
+    Peak memory is a few chunks of `CHUNK_BYTES`. Equal inputs give equal bytes. Raises `BuildError` when a checkpoint
+    tensor has another shape than the graph, `CheckpointError` when it cannot be read.
+    """
+    location = f"{name}.data"
+    model = lowered.model
+    constants = {str(v.name): v.const_value for v in model.graph.initializers.values() if v.const_value is not None and v.const_value.nbytes > _INLINE_BYTES}
+    sizes = {key: payload.stored.bytes for key, payload in lowered.payloads.items()} | {key: tensor.nbytes for key, tensor in constants.items()}
+    offsets, end = _layout(sizes)
+    with open(directory / location, "wb") as data:
+        data.truncate(end)
+        for group in _by_tensor(lowered.payloads):
+            _write_tensor(data, group, {key: offsets[key] for key in group}, sources, advance)
+        for key, tensor in constants.items():
+            data.seek(offsets[key])
+            data.write(tensor.tobytes())
+            advance(tensor.nbytes)
+    for key, size in sizes.items():
+        value = model.graph.initializers[key]
+        assert value.dtype is not None and value.shape is not None
+        value.const_value = ir.ExternalTensor(location, offsets[key], size, value.dtype, shape=value.shape, name=key, base_dir=directory)
+    path = directory / name
+    path.write_bytes(ir.to_proto(model).SerializeToString(deterministic=True))
+    return path
+
+
+def size_of(lowered: Lowered) -> int:
+    """Bytes that binding will write, but for the graph file itself."""
+    return _layout({key: payload.stored.bytes for key, payload in lowered.payloads.items()})[1]
+
+
+def _layout(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
+    """Where each array starts, and where the file ends."""
+    offsets, end = {}, 0
+    for key, size in sizes.items():
+        offsets[key] = -(-end // ALIGNMENT) * ALIGNMENT
+        end = offsets[key] + size
+    return offsets, end
+
+
+def _by_tensor(payloads: Mapping[str, Payload]) -> list[dict[str, Payload]]:
+    """Payloads that share one checkpoint tensor and encoding, to be read once."""
+    groups: dict[object, dict[str, Payload]] = {}
+    for key, payload in payloads.items():
+        groups.setdefault((payload.ref, payload.encoding), {})[key] = payload
+    return list(groups.values())
+
+
+def _write_tensor(data: BinaryIO, group: Mapping[str, Payload], offsets: Mapping[str, int], sources: Mapping[Owner, TensorSource], advance: Advance) -> None:
+    first = next(iter(group.values()))
+    source, name, shape = sources[first.ref.owner], first.ref.tensor, first.shape
+    stored = source.shapes().get(name)
+    if stored != shape:
+        raise BuildError(
+            f"tensor {name!r} has shape {stored}, the graph needs {shape}" if stored else f"tensor {name!r} is missing",
+            where=f"{first.ref.owner} checkpoint",
+            why="the config and the weights describe different models",
+            fix="check that config.json belongs to these weights",
+        )
+    step = max(1, CHUNK_BYTES // (4 * math.prod(shape[1:])))
+    for start in range(0, shape[0], step):
+        stop = min(start + step, shape[0])
+        parts = first.encoding.encode(source.rows(name, start, stop))
+        for key, payload in group.items():
+            data.seek(offsets[key] + start * payload.stored.row_bytes)
+            data.write(parts[payload.part].tobytes())
+            advance(parts[payload.part].nbytes)
+

@@ -1,0 +1,71 @@
+"""Build: target and drafter in, bundle out. Open, pair, trace, lower, bind, write; each step refuses before the next one starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
+from dflash_compile.export.opening import open_drafter, open_target
+from dflash_compile.runtime.bundle.contract import check_contract
+from dflash_compile.runtime.bundle.files import MANIFEST, check_files, sha256
+from dflash_compile.runtime.bundle.read import read_manifest
+
+from .backends import find_backend
+from .models import Models, decide
+from .options import BuildOptions
+from .progress import Progress, silent
+from .records import TEMPLATE, TOKENIZER, manifest_of
+from .staging import check_output, staged
+
+__all__ = ["BuildOptions", "build"]
+
+
+def build(
+    target: str | Path | TargetCheckpoint,
+    drafter: str | Path | DrafterCheckpoint,
+    output: str | Path,
+    options: BuildOptions | None = None,
+    progress: Progress = silent,
+) -> Path:
+    """Write the bundle `output` of two checkpoints, given opened or by reference; returns its path.
+
+    Equal inputs and options give equal bytes. Memory stays near that of one chunk of weights, whatever the models'
+    size. Raises `UsageError` for an output that must not be replaced, `CheckpointError` and `PairingError` for models
+    that cannot be built, `BuildError` for a failure on the way; then nothing is left behind.
+    """
+    options, place = options or BuildOptions(), Path(output)
+    check_output(place, options.force)
+    backend = find_backend(options.backend)
+    progress("opening the models")
+    opened = target if isinstance(target, TargetCheckpoint) else open_target(target)
+    models = decide(opened, drafter if isinstance(drafter, DrafterCheckpoint) else open_drafter(drafter), options)
+    prepared = backend.prepare(models, options, progress)
+    with staged(place, prepared.bytes) as staging:
+        graphs = prepared.write(staging, progress)
+        prepared.check(staging, progress)
+        _write_text(models, staging)
+        progress("hashing")
+        files = sorted(path for path in staging.rglob("*") if path.is_file())
+        names = {path.relative_to(staging).as_posix(): path for path in files}
+        hashes, sizes = {name: sha256(path) for name, path in names.items()}, {name: path.stat().st_size for name, path in names.items()}
+        manifest = manifest_of(models, options, graphs, prepared.requires, hashes, sizes)
+        (staging / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
+        _validate(staging)
+    return place
+
+
+def _write_text(models: Models, staging: Path) -> None:
+    text = models.target.text
+    (staging / TOKENIZER).parent.mkdir()
+    (staging / TOKENIZER).write_bytes(text.tokenizer_json)
+    if text.chat_template is not None:
+        (staging / TEMPLATE).write_bytes(text.chat_template.encode())
+
+
+def _validate(staging: Path) -> None:
+    """Read the bundle back by the code that loads bundles."""
+    manifest = read_manifest(staging)
+    check_contract(manifest)
+    check_files(staging, manifest.files, manifest.sizes, "size")

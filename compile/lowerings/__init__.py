@@ -1,0 +1,1 @@
+"""Semantic graphs in the operators of one runtime, one file per form."""

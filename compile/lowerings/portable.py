@@ -1,0 +1,28 @@
+"""The portable form: standard opset 24 and nothing else, in float32. The fallback, and what other tools read."""
+
+from __future__ import annotations
+
+from dflash_compile.export.graph import Graph
+
+from ..lowered import Lowered, Payloads
+from ..onnx_graph import to_onnx
+from ..passes import standard
+from ..passes.edit import tidy
+from ..passes.linear import linear
+from ..passes.positions import Positions
+
+
+def lower(graph: Graph) -> Lowered:
+    """`graph` in standard operators."""
+    semantic = to_onnx(graph)
+    model = semantic.model
+    payloads = Payloads(semantic)
+    positions = Positions(model)
+    linear(model)
+    standard.standard_linears(model)
+    standard.standard_norms(model)
+    standard.standard_rotary(model, positions)
+    standard.standard_attention(model, positions)
+    standard.standard_writes(model, positions)
+    tidy(model)
+    return Lowered(graph.signature, model, payloads.finish())

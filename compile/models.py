@@ -1,0 +1,52 @@
+"""The two models of a build, opened and paired, with every size of the build decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint, TensorSource
+from dflash_compile.export.graph import Owner
+from dflash_compile.export.pairing import Pairing, pair
+from dflash_compile.runtime.errors import UsageError
+
+from .options import DEFAULT_CONTEXT, BuildOptions
+
+
+@dataclass(frozen=True)
+class Models:
+    """A target and a drafter that belong together, and what is built of them."""
+
+    target: TargetCheckpoint
+    drafter: DrafterCheckpoint
+    pairing: Pairing
+    block: int
+    """rows of a block"""
+
+    @property
+    def context(self) -> int:
+        """Cache rows."""
+        return self.pairing.context
+
+    @property
+    def sources(self) -> Mapping[Owner, TensorSource]:
+        """Where weights are read."""
+        return {"target": self.target.tensors, "drafter": self.drafter.tensors}
+
+
+def decide(target: TargetCheckpoint, drafter: DrafterCheckpoint, options: BuildOptions) -> Models:
+    """Pair the models at the sizes that `options` ask for.
+
+    Raises `PairingError` where they do not belong together, `UsageError` for a block wider than the drafter's.
+    """
+    longest = min(target.spec.max_positions, drafter.spec.max_positions)
+    pairing = pair(target, drafter, min(longest, DEFAULT_CONTEXT) if options.context is None else options.context)
+    block = drafter.spec.block if options.block is None else options.block
+    if block > drafter.spec.block:
+        raise UsageError(
+            f"a block of {block} rows is wider than the drafter's",
+            where="--block",
+            why=f"it was trained for {drafter.spec.block}, and proposals past that are never accepted",
+            fix=f"ask for at most {drafter.spec.block}",
+        )
+    return Models(target, drafter, pairing, block)

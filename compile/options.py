@@ -1,0 +1,33 @@
+"""What a build is asked for, checked once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dflash_compile.runtime.errors import UsageError
+
+from .precision import precision_of
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """Options of one build. None means the models' own value. Raises `UsageError` for one that no model could meet."""
+
+    backend: str = "onnxruntime"
+    precision: str = "int8"
+    context: int | None = None
+    """cache rows: prompt and answer together; by default what both models can address, at most `DEFAULT_CONTEXT`"""
+    block: int | None = None
+    """rows drafted at once, at most the block the drafter was trained for, which is the default"""
+    force: bool = False
+    """replace a bundle that is there"""
+
+    def __post_init__(self) -> None:
+        precision_of(self.precision)
+        if self.block is not None and self.block < 2:
+            raise UsageError(f"a block of {self.block} rows", where="--block", why="a block is the anchor and at least one proposal", fix="give 2 or more")
+        if self.context is not None and self.context < 1:
+            raise UsageError(f"a context of {self.context} tokens", where="--max-context", fix="give a positive number")
+
+
+DEFAULT_CONTEXT = 2048

@@ -1,0 +1,22 @@
+"""MatMul with a transposed weight becomes one `dflash::Linear(x, weight [N, K])`, the weight in the checkpoint's layout."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ..semantics import DOMAIN
+from .edit import Editor, made_by, nodes, supersede
+
+
+def linear(model: ir.Model) -> bool:
+    """Recover linear layers. Returns whether there were any."""
+    modified = False
+    for node in nodes(model, "MatMul", ""):
+        transpose = made_by(node.inputs[1], "Transpose")
+        if transpose is None or not transpose.inputs[0].is_initializer():  # type: ignore[union-attr]
+            continue
+        out = Editor(model, node).one("Linear", [node.inputs[0], transpose.inputs[0]], domain=DOMAIN, like=node.outputs[0])
+        supersede(node.outputs, [out])
+        model.graph.remove(node, safe=True)
+        modified = True
+    return modified

@@ -1,0 +1,81 @@
+"""Values every attention form needs once per graph: row count, position of each row, visible columns."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from dflash_compile.export.ops import NO_WINDOW
+
+from .edit import Editor
+
+
+class Positions:
+    """Computed on demand and shared by all layers; `edit.tidy` then sorts them to where they belong.
+
+    `position` is the graph's int32 [1] input; the row count is the second dimension of its first input.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self.edit = Editor(model, None, "positions")
+        self.position = next(value for value in model.graph.inputs if value.name == "position")
+        self.rows_of = model.graph.inputs[0]
+        self._made: dict[object, ir.Value] = {}
+
+    def _once(self, key: object, make: object) -> ir.Value:
+        if key not in self._made:
+            self._made[key] = make()  # type: ignore[operator]
+        return self._made[key]
+
+    def start(self) -> ir.Value:
+        """int64 [1]: the position of the first row."""
+        return self._once("start", lambda: self.edit.one("Cast", [self.position], {"to": ir.DataType.INT64}))
+
+    def rows(self) -> ir.Value:
+        """int64 [1]: S."""
+        return self._once("rows", lambda: self.edit.one("Shape", [self.rows_of], {"start": 1, "end": 2}))
+
+    def total(self) -> ir.Value:
+        """int32 [1]: position + S."""
+
+        def make() -> ir.Value:
+            rows = self.edit.one("Cast", [self.rows()], {"to": ir.DataType.INT32})
+            return self.edit.one("Add", [self.position, rows])
+
+        return self._once("total", make)
+
+    def last(self) -> ir.Value:
+        """int32 [1]: position + S - 1."""
+        return self._once("last", lambda: self.edit.one("Sub", [self.total(), self.edit.constant(np.array([1], np.int32))]))
+
+    def of_rows(self) -> ir.Value:
+        """int64 [1, S]: the position of each row."""
+
+        def make() -> ir.Value:
+            zero, one = (self.edit.constant(np.array(n, np.int64)) for n in (0, 1))
+            count = self.edit.one("Squeeze", [self.rows(), self.edit.constant(np.array([0], np.int64))])
+            steps = self.edit.one("Range", [zero, count, one])
+            row = self.edit.one("Add", [steps, self.start()])
+            return self.edit.one("Unsqueeze", [row, self.edit.constant(np.array([0], np.int64))])
+
+        return self._once("of_rows", make)
+
+    def visible(self, length: int, window: int, causal: bool) -> ir.Value:
+        """bool [S, length]: which cache columns each row may attend to, as `export.ops` defines it."""
+
+        def make() -> ir.Value:
+            edit = self.edit
+            row = edit.one("Transpose", [self.of_rows()], {"perm": [1, 0]})
+            column = edit.constant(np.arange(length, dtype=np.int64)[None])
+            if causal:
+                mask = edit.one("LessOrEqual", [column, row])
+            else:
+                end = edit.one("Add", [self.start(), self.rows()])
+                last = edit.one("Add", [edit.one("Sub", [row, row]), end])
+                mask = edit.one("Less", [column, last])
+            if window != NO_WINDOW:
+                distance = edit.one("Abs", [edit.one("Sub", [row, column])])
+                mask = edit.one("And", [mask, edit.one("Less", [distance, edit.constant(np.array(window, np.int64))])])
+            return mask
+
+        return self._once(("visible", length, window, causal), make)

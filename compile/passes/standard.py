@@ -1,0 +1,72 @@
+"""Semantic operators in standard opset 24: what any runtime, and onnx's own reference evaluator, can run."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from .edit import Editor, nodes, supersede
+from .positions import Positions
+
+
+def standard_norms(model: ir.Model) -> bool:
+    """RMSNorm as RMSNormalization."""
+    found = list(nodes(model, "RMSNorm"))
+    for node in found:
+        attributes = {"axis": -1, "epsilon": node.attributes["eps"].as_float()}
+        supersede(node.outputs, [Editor(model, node).one("RMSNormalization", node.inputs, attributes, like=node.outputs[0])])
+        model.graph.remove(node, safe=True)
+    return bool(found)
+
+
+def standard_linears(model: ir.Model) -> bool:
+    """Linear as MatMul with a transposed weight."""
+    found = list(nodes(model, "Linear"))
+    for node in found:
+        edit = Editor(model, node)
+        weight = edit.one("Transpose", [node.inputs[1]], {"perm": [1, 0]})
+        supersede(node.outputs, [edit.one("MatMul", [node.inputs[0], weight], like=node.outputs[0])])
+        model.graph.remove(node, safe=True)
+    return bool(found)
+
+
+def standard_rotary(model: ir.Model, positions: Positions) -> bool:
+    """Rotary as RotaryEmbedding with position ids."""
+    found = list(nodes(model, "Rotary"))
+    for node in found:
+        x, cos, sin, _ = node.inputs
+        out = Editor(model, node).one("RotaryEmbedding", [x, cos, sin, positions.of_rows()], like=node.outputs[0])
+        supersede(node.outputs, [out])
+        model.graph.remove(node, safe=True)
+    return bool(found)
+
+
+def standard_writes(model: ir.Model, positions: Positions) -> bool:
+    """KVWrite as TensorScatter."""
+    found = list(nodes(model, "KVWrite"))
+    for node in found:
+        new, cache, _ = node.inputs
+        supersede(node.outputs, [_scatter(Editor(model, node), cache, new, positions, node.outputs[0])])
+        model.graph.remove(node, safe=True)
+    return bool(found)
+
+
+def standard_attention(model: ir.Model, positions: Positions) -> bool:
+    """KVAttention as TensorScatter of K and V, then Attention over the whole cache under an explicit mask."""
+    found = list(nodes(model, "KVAttention"))
+    for node in found:
+        q, k, v, k_cache, v_cache, _ = node.inputs
+        out, k_out, v_out = node.outputs
+        edit = Editor(model, node)
+        keys = _scatter(edit, k_cache, k, positions, k_out)
+        values = _scatter(edit, v_cache, v, positions, v_out)
+        window, causal = node.attributes["window"].as_int(), bool(node.attributes["causal"].as_int())
+        length = k_cache.shape[2]  # type: ignore[index, union-attr]
+        mask = positions.visible(int(length), window, causal)  # type: ignore[arg-type]
+        attended = edit.one("Attention", [q, keys, values, mask], {"scale": node.attributes["scale"].as_float()}, like=out)
+        supersede(node.outputs, [attended, keys, values])
+        model.graph.remove(node, safe=True)
+    return bool(found)
+
+
+def _scatter(edit: Editor, cache: ir.Value | None, new: ir.Value | None, positions: Positions, like: ir.Value) -> ir.Value:
+    return edit.one("TensorScatter", [cache, new, positions.start()], {"axis": -2}, like=like)

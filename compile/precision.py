@@ -1,0 +1,48 @@
+"""What each precision stores: one recipe per name of the `--precision` option."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dflash_compile.export.graph import WeightRef
+from dflash_compile.runtime.errors import UsageError
+
+from .encoding import Encoding, Floats, Shape
+from .quantize import Blocks, block_for
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Bits of linear layers and of the output head (None: float32), and of embedding rows."""
+
+    name: str
+    linear_bits: int | None
+    head_bits: int | None
+    half_embedding: bool
+
+    def linear(self, ref: WeightRef, shape: Shape, head: bool) -> Encoding:
+        """How to store the weight [N, K] of a linear layer."""
+        bits, block = self.head_bits if head else self.linear_bits, block_for(shape[1])
+        return Floats() if bits is None or block is None or ref.exact else Blocks(bits, block)
+
+    def embedding(self) -> Floats:
+        """How to store a table that rows are looked up in."""
+        return Floats(half=self.half_embedding)
+
+
+_RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        Precision("fp32", None, None, half_embedding=False),
+        Precision("int8", 8, 8, half_embedding=True),
+        # The head decides between close candidates: four bits there cost more agreement than they save time.
+        Precision("int4", 4, 8, half_embedding=True),
+    )
+}
+
+
+def precision_of(name: str) -> Precision:
+    """The recipe called `name`. Raises `UsageError` for an unknown one."""
+    if name not in _RECIPES:
+        raise UsageError(f"unknown precision {name!r}", where="--precision", fix=f"choose one of {', '.join(_RECIPES)}")
+    return _RECIPES[name]

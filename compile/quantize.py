@@ -1,0 +1,81 @@
+"""Block quantisation in MatMulNBits' layout: int8 symmetric around 128, int4 with a zero point per block.
+
+The layout, data [N, blocks, block * bits / 8], scales [N, blocks] and packed zero points [N, ceil(blocks / 2)], is
+documented with the operator in ONNX Runtime's ContribOperators.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+import torch
+
+from .encoding import Array, Part, Shape
+
+# 64 runs faster than 32 on CPU; the others are for widths that 64 does not divide.
+_BLOCKS = (64, 32, 128, 16)
+
+
+def block_for(width: int) -> int | None:
+    """The block size for rows of `width` numbers, or None where no supported size divides it."""
+    return next((block for block in _BLOCKS if width % block == 0), None)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A weight [N, K] in blocks of `block` numbers along K, each `bits` wide (8 or 4)."""
+
+    bits: int
+    block: int
+
+    def parts(self, shape: Shape) -> tuple[Part, ...]:
+        """Quantised data, scales and, for 4 bits, zero points."""
+        n, k = shape
+        blocks = k // self.block
+        data = Part(f".int{self.bits}", ir.DataType.UINT8, (n, blocks, self.block * self.bits // 8))
+        scales = Part(".scales", ir.DataType.FLOAT, (n, blocks))
+        zeros = Part(".zeros", ir.DataType.UINT8, (n, (blocks + 1) // 2))
+        return (data, scales) if self.bits == 8 else (data, scales, zeros)
+
+    def encode(self, rows: torch.Tensor) -> tuple[Array, ...]:
+        """Quantise rows [n, K]; rounding to nearest, every block on its own."""
+        blocks = rows.to(torch.float32).reshape(rows.shape[0], -1, self.block)
+        return _symmetric8(blocks) if self.bits == 8 else _asymmetric4(blocks)
+
+    def decode(self, parts: tuple[Array, ...]) -> torch.Tensor:
+        """The float32 rows [n, K] that the parts stand for."""
+        data, scales = torch.from_numpy(parts[0]), torch.from_numpy(parts[1])[..., None]
+        if self.bits == 8:
+            return ((data.float() - 128) * scales).flatten(1)
+        zeros = _unpack4(torch.from_numpy(parts[2]))[:, : scales.shape[1], None]
+        return ((_unpack4(data).float() - zeros) * scales).flatten(1)
+
+
+def _safe(scale: torch.Tensor) -> torch.Tensor:
+    return torch.where(scale > 0, scale, torch.ones_like(scale))
+
+
+def _symmetric8(blocks: torch.Tensor) -> tuple[Array, ...]:
+    scale = _safe(blocks.abs().amax(-1) / 127)
+    levels = torch.round(blocks / scale[..., None]).clamp_(-127, 127) + 128
+    return levels.to(torch.uint8).numpy(), scale.numpy()
+
+
+def _asymmetric4(blocks: torch.Tensor) -> tuple[Array, ...]:
+    low, high = blocks.amin(-1).clamp(max=0), blocks.amax(-1).clamp(min=0)
+    scale = _safe((high - low) / 15)
+    zero = torch.round(-low / scale).clamp_(0, 15)
+    levels = (torch.round(blocks / scale[..., None]) + zero[..., None]).clamp_(0, 15)
+    return _pack4(levels.to(torch.uint8)).numpy(), scale.numpy(), _pack4(zero.to(torch.uint8)).numpy()
+
+
+def _pack4(levels: torch.Tensor) -> torch.Tensor:
+    """Two to a byte along the last axis, the first in the low half; an odd count is padded with a zero."""
+    if levels.shape[-1] % 2:
+        levels = torch.nn.functional.pad(levels, (0, 1))
+    return levels[..., 0::2] | (levels[..., 1::2] << 4)
+
+
+def _unpack4(packed: torch.Tensor) -> torch.Tensor:
+    return torch.stack([packed & 15, packed >> 4], dim=-1).flatten(-2)

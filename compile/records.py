@@ -1,0 +1,102 @@
+"""The manifest of a build: specs, signatures and files as the records that `runtime/bundle/manifest.py` defines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+
+from dflash_compile.export.graph import Owner
+from dflash_compile.export.signature import Port, Signature
+from dflash_compile.export.spec import DrafterSpec, TargetSpec
+from dflash_compile.export.text import template_hash
+from dflash_compile.runtime.bundle.manifest import (
+    GraphRecord,
+    Manifest,
+    ModelRecord,
+    PairingRecord,
+    PortRecord,
+    RequirementRecord,
+    TextRecord,
+)
+
+from .models import Models
+from .options import BuildOptions
+
+TOKENIZER, TEMPLATE = "tokenizer/tokenizer.json", "tokenizer/chat_template.jinja"
+
+
+def graph_record(signature: Signature, file: str, rows: int | None = None) -> GraphRecord:
+    """How to call the engine in `file`."""
+    return GraphRecord(
+        role=signature.role,
+        file=file,
+        rows=rows,
+        inputs=[_port(port) for port in signature.inputs],
+        outputs=[_port(port) for port in signature.outputs],
+        caches=list(signature.caches),
+    )
+
+
+def manifest_of(
+    models: Models, options: BuildOptions, graphs: Mapping[Owner, list[GraphRecord]], requires: RequirementRecord, hashes: Mapping[str, str], sizes: Mapping[str, int]
+) -> Manifest:
+    """The whole manifest; it depends on nothing but the inputs of the build."""
+    config: dict[str, str | int | float | bool | None] = {
+        "backend": options.backend,
+        "precision": options.precision,
+        "context": models.context,
+        "block": models.block,
+    }
+    return Manifest(
+        created_by=f"dflash-compile {_version()}",
+        context=models.context,
+        target=_model(models.target.spec, models.target.spec.family, options.precision, graphs["target"], models.target.files),
+        drafter=_model(models.drafter.spec, models.drafter.spec.dialect, options.precision, graphs["drafter"], models.drafter.files),
+        pairing=PairingRecord(
+            taps=list(models.drafter.spec.taps), block=models.block, mask_id=models.drafter.spec.mask_id, template_sha256=models.pairing.template_sha256
+        ),
+        text=_text(models),
+        requires=requires,
+        config=config,
+        measured=[],
+        files=dict(sorted(hashes.items())),
+        sizes=dict(sorted(sizes.items())),
+    )
+
+
+def _model(spec: TargetSpec | DrafterSpec, family: str, precision: str, graphs: list[GraphRecord], files: Mapping[str, str]) -> ModelRecord:
+    return ModelRecord(
+        name=spec.name,
+        family=family,
+        layers=spec.layers,
+        hidden=spec.hidden,
+        kv_heads=spec.kv_heads,
+        head_dim=spec.head_dim,
+        vocab=spec.vocab,
+        precision=precision,
+        graphs=graphs,
+        sources=dict(sorted(files.items())),
+    )
+
+
+def _text(models: Models) -> TextRecord:
+    text = models.target.text
+    return TextRecord(
+        tokenizer=TOKENIZER,
+        chat_template=None if text.chat_template is None else TEMPLATE,
+        template_sha256=template_hash(text.chat_template),
+        bos_token=text.bos_token,
+        eos_token=text.eos_token,
+        eos_ids=list(models.target.spec.eos_ids),
+    )
+
+
+def _port(port: Port) -> PortRecord:
+    return PortRecord(name=port.name, dtype=port.dtype, shape=list(port.shape))
+
+
+def _version() -> str:
+    try:
+        return version("dflash-compile")
+    except PackageNotFoundError:
+        return "(not installed)"

@@ -1,0 +1,84 @@
+"""The semantic operators as ONNX operators of the domain "dflash", with their schemas and their translation from torch.
+
+`export/ops.py` says what they mean. No runtime runs this domain: a lowering replaces every node of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import onnx
+import torch
+from onnxscript.values import Opset
+
+import dflash_compile.export.ops  # noqa: F401  (registers torch.ops.dflash)
+
+DOMAIN = "dflash"
+VERSION = 1
+
+Schema = onnx.defs.OpSchema
+_Parameter = Schema.FormalParameter
+_FLOAT = "T"
+_POSITION = "tensor(int32)"
+
+
+def _schema(name: str, inputs: dict[str, str], outputs: tuple[str, ...], attributes: dict[str, Any]) -> Schema:
+    return Schema(
+        name,
+        DOMAIN,
+        VERSION,
+        inputs=[_Parameter(key, kind) for key, kind in inputs.items()],
+        outputs=[_Parameter(key, _FLOAT) for key in outputs],
+        attributes=[Schema.Attribute(key, kind) for key, kind in attributes.items()],
+        type_constraints=[(_FLOAT, ["tensor(float)", "tensor(float16)", "tensor(bfloat16)"], "")],
+    )
+
+
+_INT, _REAL = Schema.AttrType.INT, Schema.AttrType.FLOAT
+_CACHED = {"k_cache": _FLOAT, "v_cache": _FLOAT, "position": _POSITION}
+SCHEMAS = (
+    _schema("KVWrite", {"new": _FLOAT, "cache": _FLOAT, "position": _POSITION}, ("updated",), {}),
+    _schema(
+        "KVAttention",
+        {"q": _FLOAT, "k": _FLOAT, "v": _FLOAT, **_CACHED},
+        ("out", "k_updated", "v_updated"),
+        {"scale": _REAL, "window": _INT, "causal": _INT},
+    ),
+    _schema("Rotary", {"x": _FLOAT, "cos": _FLOAT, "sin": _FLOAT, "position": _POSITION}, ("rotated",), {}),
+    _schema("RMSNorm", {"x": _FLOAT, "weight": _FLOAT}, ("normed",), {"eps": _REAL}),
+)
+
+
+def _register() -> None:
+    for schema in SCHEMAS:
+        if not onnx.defs.has(schema.name, DOMAIN):
+            onnx.defs.register_schema(schema)
+
+
+_register()
+_OPSET = Opset(DOMAIN, VERSION)
+
+
+def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
+    """torch operator → a function that emits its ONNX node, as `torch.onnx.export` takes them."""
+
+    def kv_write(new: Any, cache: Any, position: Any) -> Any:
+        return _OPSET.KVWrite(new, cache, position)
+
+    def kv_attention(q: Any, k: Any, v: Any, k_cache: Any, v_cache: Any, position: Any, scale: float, window: int, causal: bool) -> Any:
+        return _OPSET.KVAttention(q, k, v, k_cache, v_cache, position, scale=scale, window=window, causal=int(causal))
+
+    def rotary(x: Any, cos: Any, sin: Any, position: Any) -> Any:
+        return _OPSET.Rotary(x, cos, sin, position)
+
+    def rms_norm(x: Any, weight: Any, eps: float) -> Any:
+        return _OPSET.RMSNorm(x, weight, eps=eps)
+
+    ops = torch.ops.dflash
+    return {
+        ops.kv_write.default: kv_write,
+        ops.kv_attention.default: kv_attention,
+        ops.rotary.default: rotary,
+        ops.rms_norm.default: rms_norm,
+    }

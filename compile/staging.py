@@ -1,0 +1,113 @@
+"""A directory that appears whole or not at all: written under another name beside its place, then renamed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from dflash_compile.runtime.bundle.files import MANIFEST
+from dflash_compile.runtime.errors import BuildError, UsageError
+
+_SPARE_BYTES = 16 << 20
+"""for graphs, tokenizer and manifest, which nobody counts beforehand"""
+
+
+def check_output(output: Path, force: bool) -> None:
+    """Raises `UsageError` where `output` must not be written: it is there and not `force`, or it is something else than a bundle."""
+    if not output.exists():
+        return
+    if not output.is_dir() or (any(output.iterdir()) and not (output / MANIFEST).is_file()):
+        raise UsageError(f"{output} is there and is no bundle", where="--output", why="only a bundle is ever replaced", fix="choose another path")
+    if not force and any(output.iterdir()):
+        raise UsageError(f"there is a bundle at {output}", where="--output", fix="choose another path, or add --force to replace it")
+
+
+@contextmanager
+def staged(output: Path, needed: int) -> Iterator[Path]:
+    """A new directory to write into, which takes the place of `output` when the block ends.
+
+    On any failure, Ctrl-C and SIGTERM included, it is removed and what was at `output` stays as it was. Raises
+    `BuildError` where the disk has less than `needed` bytes to spare, or runs full.
+    """
+    place = output.absolute()
+    staging = place.with_name(f".{place.name}.{os.getpid()}.building")
+    with _disk_faults(place), _terminable():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        _check_space(place.parent, needed + _SPARE_BYTES)
+        try:
+            staging.mkdir()
+            yield staging
+            _flush(staging)
+            _swap(staging, place)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+
+def _check_space(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise BuildError(
+            "the disk has too little space for the bundle",
+            where=str(folder),
+            why=f"it needs {needed >> 20} MiB and {free >> 20} MiB are free",
+            fix="free some space, or choose an output on another disk",
+        )
+
+
+@contextmanager
+def _disk_faults(place: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS):
+            raise
+        raise BuildError(
+            "the bundle could not be written", where=str(place.parent), why=error.strerror or str(error), fix="free some space, or choose another output"
+        ) from error
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM unwind like Ctrl-C. Handlers belong to the main thread; elsewhere its owner decides."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _flush(folder: Path) -> None:
+    """Every file and folder on disk, so that a power cut cannot leave a renamed but empty bundle."""
+    for path in (*sorted(folder.rglob("*")), folder):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _swap(staging: Path, place: Path) -> None:
+    old = staging.with_suffix(".replaced")
+    if place.exists():
+        place.rename(old)
+    try:
+        staging.rename(place)
+    except BaseException:
+        if old.exists():
+            old.rename(place)
+        raise
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,57 @@
+"""The drafter's two graphs as modules behind the signatures of `signature.py`: inject and draft."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from .dflash_v1 import CachedAttend, DflashV1
+from .ops import rms_norm
+from .rope import RotaryTables
+
+
+class InjectGraph(nn.Module):
+    """Context K/V of newly committed tokens, written to the draft cache."""
+
+    def __init__(self, drafter: DflashV1, rotary: RotaryTables) -> None:
+        super().__init__()
+        self.drafter, self.rotary = drafter, rotary
+
+    def forward(self, taps: torch.Tensor, position: torch.Tensor, *caches: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """taps [1, S, n * H], position int32 [1], caches [1, kv, L, hd] (k, v per layer): the updated caches."""
+        attend = CachedAttend(self.drafter.spec, *self.rotary(), position, list(caches))
+        return tuple(attend.inject(self.drafter, taps))
+
+
+class DraftGraph(nn.Module):
+    """One block of proposals: the target's embedding, the draft layers, the target's head."""
+
+    def __init__(self, drafter: DflashV1, rotary: RotaryTables, vocab: int) -> None:
+        super().__init__()
+        self.drafter, self.rotary = drafter, rotary
+        width = drafter.spec.hidden
+        self.embedding = nn.Parameter(torch.empty(vocab, width), requires_grad=False)
+        self.head = nn.Parameter(torch.empty(vocab, width), requires_grad=False)
+
+    def forward(self, block: torch.Tensor, position: torch.Tensor, *caches: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """block int32 [1, B] (anchor, then masks): logits [1, B - 1, V] of the rows after the anchor, updated caches."""
+        attend = CachedAttend(self.drafter.spec, *self.rotary(), position, list(caches))
+        hidden = self.drafter(F.embedding(block, self.embedding), attend)
+        return F.linear(hidden[:, 1:], self.head), *attend.caches
+
+
+@contextmanager
+def semantic_norms() -> Iterator[None]:
+    """`nn.RMSNorm` as the semantic operator, until the context ends."""
+
+    def forward(module: Any, x: torch.Tensor) -> torch.Tensor:
+        return rms_norm(x, module.weight, float(module.eps))
+
+    with patch.object(nn.RMSNorm, "forward", forward):
+        yield

@@ -1,0 +1,9 @@
+"""Qwen3, dense: per-head norms on queries and keys, optional sliding layers."""
+
+from __future__ import annotations
+
+from transformers.models.qwen3 import modeling_qwen3
+
+from . import Family
+
+FAMILY = Family(modeling=modeling_qwen3, norms=(modeling_qwen3.Qwen3RMSNorm,))

@@ -1,0 +1,93 @@
+"""Hooks that make a transformers decoder call the semantic operators. All are undone when their context ends.
+
+Knows how transformers dispatches attention; knows no model family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from .families import Family
+from .ops import NO_WINDOW, kv_attention, rms_norm, rotary
+
+# transformers looks for a kernel package when the name contains "flash", and makes no mask for a name it has no mask function for.
+ATTENTION = "kv_semantic"
+
+
+@dataclass
+class Pass:
+    """One forward pass: what the patched functions read and what they leave behind."""
+
+    position: torch.Tensor
+    pick: torch.Tensor
+    caches: list[torch.Tensor]
+    taps: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: int) -> torch.Tensor:
+        """Attention of `layer`, whose entries in `caches` are replaced. Shapes as in `ops.kv_attention`."""
+        k_cache, v_cache = self.caches[2 * layer : 2 * layer + 2]
+        out, *updated = kv_attention(q, k, v, k_cache, v_cache, self.position, scale, window, True)
+        self.caches[2 * layer : 2 * layer + 2] = updated
+        return out
+
+
+@dataclass
+class Hooks:
+    """Where the patched functions of one model find the pass that is running."""
+
+    running: Pass | None = None
+
+    def now(self) -> Pass:
+        """The pass that is running."""
+        if self.running is None:
+            raise RuntimeError("a hooked model was called outside its VerificationTarget")
+        return self.running
+
+
+@contextmanager
+def hooked(model: Any, family: Family, taps: Sequence[int]) -> Iterator[Hooks]:
+    """Patch `family`'s functions and hook the decoder layers named by `taps` and the head, until the context ends.
+
+    Set `Hooks.running` before calling `model`, without a cache and with `position_embeddings` tables in place of the
+    rotary module's output. The head then sees only the rows listed in `Pass.pick`.
+    """
+    hooks = Hooks()
+
+    def attention(module: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _mask: None, **kwargs: Any) -> tuple[torch.Tensor, None]:
+        window = int(kwargs.get("sliding_window") or NO_WINDOW)
+        return hooks.now().attend(module.layer_idx, q, k, v, float(kwargs["scaling"]), window).transpose(1, 2), None
+
+    def rotate(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        position = hooks.now().position
+        return rotary(q, cos, sin, position), rotary(k, cos, sin, position)
+
+    def norm(module: Any, x: torch.Tensor) -> torch.Tensor:
+        return rms_norm(x, module.weight, float(module.variance_epsilon))
+
+    def keep(layer: int, _module: nn.Module, _args: Any, output: Any) -> None:
+        hooks.now().taps[layer] = output[0] if isinstance(output, tuple) else output
+
+    def pick(_module: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        return (args[0].index_select(1, hooks.now().pick),)
+
+    with ExitStack() as stack:
+        ALL_ATTENTION_FUNCTIONS[ATTENTION] = attention
+        stack.callback(ALL_ATTENTION_FUNCTIONS.pop, ATTENTION)
+        stack.callback(setattr, model.config, "_attn_implementation", model.config._attn_implementation)
+        model.config._attn_implementation = ATTENTION
+        stack.enter_context(patch.object(family.modeling, "apply_rotary_pos_emb", rotate))
+        for cls in family.norms:
+            stack.enter_context(patch.object(cls, "forward", norm))
+        layers = model.get_decoder().layers
+        for layer in sorted(set(taps)):
+            stack.callback(layers[layer].register_forward_hook(lambda *call, layer=layer: keep(layer, *call)).remove)
+        stack.callback(model.get_output_embeddings().register_forward_pre_hook(pick).remove)
+        yield hooks

@@ -1,0 +1,57 @@
+"""Rotary tables, computed by the model's own rotary module so that every scaling rule is the model's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from dflash_compile.runtime.errors import IncompatibleError
+
+from .spec import DrafterSpec
+
+# Their frequencies change with the length of the sequence, so no table is right for every length.
+_LENGTH_DEPENDENT = ("dynamic", "longrope")
+
+
+def rotary_tables(rotary: type[Any], config: Any, context: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """cos and sin, float32 [context, head_dim / 2], row p for position p, attention scaling included.
+
+    `rotary` is a transformers rotary module class that takes `config`. Raises `IncompatibleError` for a scaling whose
+    frequencies depend on the sequence length, where `context` reaches the lengths that change them.
+    """
+    module = rotary(config)
+    if module.rope_type in _LENGTH_DEPENDENT and context > module.original_max_seq_len:
+        raise IncompatibleError(
+            f"rotary scaling {module.rope_type!r} has no fixed table at {context} positions",
+            where="config.json: rope_parameters",
+            why=f"past {module.original_max_seq_len} positions its frequencies change with the length of the text",
+            fix=f"build with --max-context {module.original_max_seq_len} or less",
+        )
+    positions = torch.arange(context)[None]
+    cos, sin = module(torch.zeros(1, 1, 1), positions)
+    half = cos.shape[-1] // 2
+    return cos[0, :, :half].contiguous(), sin[0, :, :half].contiguous()
+
+
+def drafter_tables(spec: DrafterSpec, context: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """`rotary_tables` of a drafter, by the rotary module of Qwen3, whose layout every drafter of version 1 has."""
+    from transformers.models.qwen3.modeling_qwen3 import Qwen3Config, Qwen3RotaryEmbedding
+
+    parameters = {"rope_type": "default", **(spec.rope_scaling or {}), "rope_theta": spec.rope_theta}
+    config = Qwen3Config(head_dim=spec.head_dim, max_position_embeddings=spec.max_positions, rope_parameters=parameters)
+    return rotary_tables(Qwen3RotaryEmbedding, config, context)
+
+
+class RotaryTables(nn.Module):
+    """Stands in for a decoder's rotary module: hands out the whole tables, of which `ops.rotary` reads the rows it needs."""
+
+    def __init__(self, cos: torch.Tensor, sin: torch.Tensor) -> None:
+        super().__init__()
+        self.cos = nn.Buffer(cos)
+        self.sin = nn.Buffer(sin)
+
+    def forward(self, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """cos and sin, [context, head_dim / 2], whatever the positions."""
+        return self.cos, self.sin

@@ -1,0 +1,40 @@
+"""The target in verification mode: a transformers decoder behind the target signature of `signature.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from .hooks import Hooks, Pass
+from .rope import RotaryTables
+
+
+class VerificationTarget(nn.Module):
+    """`model` (hooked, see `hooks.hooked`) as a function of tokens, position and caches. Takes over its rotary module.
+
+    Runs eagerly with real weights, which makes it the reference, and under `torch.export` with fake ones.
+    """
+
+    def __init__(self, model: Any, hooks: Hooks, taps: Sequence[int], cos: torch.Tensor, sin: torch.Tensor) -> None:
+        super().__init__()
+        self.model = model
+        self.hooks = hooks
+        self.taps = tuple(taps)
+        model.get_decoder().rotary_emb = RotaryTables(cos, sin)
+
+    def forward(self, tokens: torch.Tensor, position: torch.Tensor, pick: torch.Tensor, *caches: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """tokens int32 [1, S], position int32 [1], pick int32 [R], caches (k, v per layer) [1, kv, L, hd].
+
+        Returns logits [1, R, V], taps [1, S, n * H] in list order, then the updated caches.
+        """
+        self.hooks.running = run = Pass(position, pick, list(caches))
+        try:
+            positions = (position + torch.arange(tokens.shape[1], device=tokens.device))[None]
+            logits = self.model(input_ids=tokens, position_ids=positions, use_cache=False).logits
+        finally:
+            self.hooks.running = None
+        taps = torch.cat([run.taps[layer] for layer in self.taps], dim=-1)
+        return logits, taps, *run.caches

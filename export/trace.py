@@ -1,0 +1,114 @@
+"""Tracing: specs and a config in, weightless graphs out. Reads no weight.
+
+Models are built and traced with fake tensors, so a graph's size in memory is that of its Python objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import Dim, ExportedProgram, export
+from transformers import AutoModelForCausalLM
+
+from .checkpoint import DrafterCheckpoint, TargetCheckpoint
+from .dflash_v1 import DflashV1
+from .draft_graphs import DraftGraph, InjectGraph, semantic_norms
+from .families import family_of
+from .graph import Graph, WeightRef
+from .hooks import hooked
+from .rope import RotaryTables, drafter_tables, rotary_tables
+from .signature import Dim as Size
+from .signature import Port, Signature, draft_signature, inject_signature, target_signature
+from .spec import TargetSpec
+from .target import VerificationTarget
+
+_DTYPES = {"float32": torch.float32, "int32": torch.int32}
+# Any size but 0 and 1, which torch.export would take for constants.
+_EXAMPLE_ROWS = 4
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+# Their products reach thousands, and everything the drafter sees passes through them.
+_EXACT = ("fc.weight", "hidden_norm.weight")
+
+
+def trace_target(checkpoint: TargetCheckpoint, taps: Sequence[int], context: int, rows: int | None = None) -> Graph:
+    """The target in verification mode, over a cache of `context` rows.
+
+    `rows` is the static width, also of `pick`, or None for a free one. Raises `IncompatibleError` for a family that has
+    no file in `families/`.
+    """
+    spec = checkpoint.spec
+    family = family_of(spec.family)
+    widths: tuple[Size, Size] = ("rows", "picked") if rows is None else (rows, rows)
+    signature = target_signature(spec.layers, spec.kv_heads, spec.head_dim, context, spec.vocab, len(taps) * spec.hidden, *widths)
+    fake = FakeTensorMode()
+    with fake:
+        model = AutoModelForCausalLM.from_config(checkpoint.config, dtype=torch.float32).eval()
+    cos, sin = rotary_tables(type(model.get_decoder().rotary_emb), checkpoint.config, context)
+    with hooked(model, family, taps) as hooks, torch.no_grad():
+        module = VerificationTarget(model, hooks, taps, fake.from_tensor(cos), fake.from_tensor(sin))
+        program = _export(module, signature, fake)
+    return _graph(signature, program, cos, sin, lambda name: target_weight(spec, name.removeprefix("model.")))
+
+
+def trace_inject(checkpoint: DrafterCheckpoint, target: TargetSpec, context: int, rows: int | None = None) -> Graph:
+    """The drafter's context K/V of `rows` new tokens (None: any number), over a draft cache of `context` rows."""
+    spec, width = checkpoint.spec, len(checkpoint.spec.taps) * target.hidden
+    signature = inject_signature(spec.layers, spec.kv_heads, spec.head_dim, context, width, rows or "rows")
+    return _trace_drafter(checkpoint, target, context, signature, InjectGraph)
+
+
+def trace_draft(checkpoint: DrafterCheckpoint, target: TargetSpec, context: int, rows: int | None = None) -> Graph:
+    """Proposals for a block of `rows` (None: any number from 2), with the target's embedding and head."""
+    spec = checkpoint.spec
+    signature = draft_signature(spec.layers, spec.kv_heads, spec.head_dim, context, target.vocab, rows or "rows")
+    return _trace_drafter(checkpoint, target, context, signature, lambda model, rotary: DraftGraph(model, rotary, target.vocab))
+
+
+def target_weight(spec: TargetSpec, name: str) -> WeightRef:
+    """The target's parameter `name`; a tied head is the embedding."""
+    return WeightRef("target", EMBEDDING if spec.tied and name == HEAD else name)
+
+
+def _trace_drafter(
+    checkpoint: DrafterCheckpoint, target: TargetSpec, context: int, signature: Signature, wrap: Callable[[DflashV1, RotaryTables], torch.nn.Module]
+) -> Graph:
+    cos, sin = drafter_tables(checkpoint.spec, context)
+    fake = FakeTensorMode()
+    with fake:
+        drafter = DflashV1(checkpoint.spec, len(checkpoint.spec.taps) * target.hidden)
+        module = wrap(drafter, RotaryTables(fake.from_tensor(cos), fake.from_tensor(sin))).eval()
+    with semantic_norms(), torch.no_grad():
+        program = _export(module, signature, fake)
+
+    def owner(name: str) -> WeightRef:
+        if name in ("embedding", "head"):
+            return target_weight(target, EMBEDDING if name == "embedding" else HEAD)
+        tensor = name.removeprefix("drafter.")
+        return WeightRef("drafter", tensor, exact=tensor in _EXACT)
+
+    return _graph(signature, program, cos, sin, owner)
+
+
+def _graph(signature: Signature, program: ExportedProgram, cos: torch.Tensor, sin: torch.Tensor, owner: Callable[[str], WeightRef]) -> Graph:
+    named = program.graph_signature
+    tables = {name: cos if name.endswith(".cos") else sin for name in named.buffers}
+    return Graph(signature, program, {name: owner(name) for name in named.parameters}, tables)
+
+
+def _export(module: torch.nn.Module, signature: Signature, fake: FakeTensorMode) -> ExportedProgram:
+    """`module` as a program with `signature`'s inputs; symbols of the signature stay free."""
+    # torch.export guards against sizes it would specialise (a draft's `rows - 1` of 1); the program itself has no such limit.
+    least = 3 if signature.role == "draft" else 1
+    dims = {size: Dim(size, min=least) for port in signature.inputs for size in port.shape if isinstance(size, str)}
+    shapes = [{axis: dims[size] for axis, size in enumerate(port.shape) if isinstance(size, str)} for port in signature.inputs]
+    with fake:
+        inputs = tuple(_example(port) for port in signature.inputs)
+    named = len(inputs) - len(signature.caches)
+    return export(module, inputs, dynamic_shapes=(*shapes[:named], tuple(shapes[named:])))
+
+
+def _example(port: Port) -> torch.Tensor:
+    shape = [_EXAMPLE_ROWS if isinstance(size, str) else size for size in port.shape]
+    return torch.zeros(shape, dtype=_DTYPES[port.dtype])

@@ -1,0 +1,99 @@
+"""The exported target against transformers: logits, taps and cache, over prefill in pieces, a rejected block and rollback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import models
+import numpy as np
+import pytest
+import torch
+from forms import FORMS, Cached, load_target, lowered_call, torch_target
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from dflash_compile.export import open_target
+from dflash_compile.export.checkpoint import TargetCheckpoint
+from dflash_compile.export.graph import Graph
+from dflash_compile.export.trace import trace_target
+
+CONTEXT, TAPS = 48, (2, 0)
+TOLERANCE = 1e-3
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+TARGETS = {
+    "llama": ("llama", {}),
+    "llama-tied-scaled-rope": ("llama", {"tie_word_embeddings": True, "rope_parameters": LLAMA3}),
+    "qwen3-tied": ("qwen3", {}),
+    "qwen3-sliding": ("qwen3", {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 2, "tie_word_embeddings": False}),
+}
+
+
+@pytest.fixture(scope="module", params=TARGETS)
+def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TargetCheckpoint:
+    family, overrides = TARGETS[request.param]
+    return open_target(models.write_target(tmp_path_factory.mktemp("target"), family, **overrides))
+
+
+@pytest.fixture(scope="module")
+def graph(target: TargetCheckpoint) -> Graph:
+    return trace_target(target, TAPS, CONTEXT)
+
+
+def walk(engine: Cached, tokens: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Logits and taps of `tokens`, computed in uneven pieces with blocks that are taken back in between."""
+    logits, taps = [], []
+    position = 0
+    for width, wrong in ((9, 0), (1, 4), (4, 8), (2, 0), (8, 1)):
+        if wrong:
+            engine.verify([models.MASK] * wrong, position)
+        piece = engine.verify(tokens[position : position + width], position)
+        logits.append(piece[0])
+        taps.append(piece[1])
+        position += width
+    assert position == len(tokens)
+    return np.concatenate(logits), np.concatenate(taps)
+
+
+def prompt(target: TargetCheckpoint) -> list[int]:
+    tokens: list[int] = torch.randint(4, target.spec.vocab, (24,), generator=torch.Generator().manual_seed(3)).tolist()
+    return tokens
+
+
+@pytest.fixture(scope="module")
+def expected(target: TargetCheckpoint) -> CausalLMOutputWithPast:
+    """What transformers computes in one pass."""
+    with torch.no_grad():
+        return load_target(target)(torch.tensor([prompt(target)]), output_hidden_states=True, use_cache=True)
+
+
+def check(engine: Cached, target: TargetCheckpoint, expected: CausalLMOutputWithPast) -> None:
+    tokens = prompt(target)
+    logits, taps = walk(engine, tokens)
+    wanted = expected.logits[0].numpy()
+    np.testing.assert_allclose(logits, wanted, atol=TOLERANCE, rtol=0)
+    assert (logits.argmax(-1) == wanted.argmax(-1)).all()
+    assert (wanted.argmax(-1) != wanted.argmax(-1)[0]).any(), "a model that always says the same proves nothing"
+    np.testing.assert_allclose(taps, torch.cat([expected.hidden_states[tap + 1][0] for tap in TAPS], -1).numpy(), atol=TOLERANCE, rtol=0)
+    for layer, entry in enumerate(expected.cache.layers):
+        for kind, rows in (("k", entry.keys), ("v", entry.values)):
+            kept = rows.shape[2]  # a sliding layer of transformers forgets what it cannot see
+            cache = engine.caches[f"{kind}_cache_{layer}"][:, :, : len(tokens)]
+            np.testing.assert_allclose(cache[:, :, -kept:], rows.numpy(), atol=TOLERANCE, rtol=0)
+
+
+def test_the_traced_module_is_the_model(target: TargetCheckpoint, graph: Graph, expected: CausalLMOutputWithPast) -> None:
+    with torch_target(target, graph.signature, TAPS, CONTEXT) as call:
+        check(Cached(graph.signature, call), target, expected)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_lowered_form_is_the_model(target: TargetCheckpoint, graph: Graph, expected: CausalLMOutputWithPast, form: str, tmp_path: Path) -> None:
+    check(Cached(graph.signature, lowered_call(graph, form, {"target": target.tensors}, tmp_path)), target, expected)
+
+
+def test_pick_chooses_the_rows_that_pass_the_head(target: TargetCheckpoint, graph: Graph, tmp_path: Path) -> None:
+    call = lowered_call(graph, "fp32", {"target": target.tensors}, tmp_path)
+    engine = Cached(graph.signature, call)
+    whole, _ = engine.verify([5, 9, 17, 33], 0)
+    picked = engine.run(call, {"tokens": np.array([[5, 9, 17, 33]], np.int32), "pick": np.array([3, 1], np.int32)}, 0)
+    np.testing.assert_allclose(picked["logits"][0], whole[[3, 1]], atol=1e-5)
+    assert picked["taps"].shape[1] == 4

@@ -1,0 +1,140 @@
+"""Every form a graph takes, behind one call: the torch module, the portable graph in two runtimes, the ONNX Runtime graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+from onnx.reference import ReferenceEvaluator
+from transformers import AutoModelForCausalLM
+
+from dflash_compile.compile.bind import bind
+from dflash_compile.compile.lowered import Lowered
+from dflash_compile.compile.lowerings import onnxruntime as ort_form
+from dflash_compile.compile.lowerings import portable
+from dflash_compile.compile.precision import precision_of
+from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint, TensorSource
+from dflash_compile.export.dflash_v1 import DflashV1
+from dflash_compile.export.draft_graphs import DraftGraph, InjectGraph, semantic_norms
+from dflash_compile.export.families import family_of
+from dflash_compile.export.graph import Graph
+from dflash_compile.export.hooks import hooked
+from dflash_compile.export.rope import RotaryTables, drafter_tables, rotary_tables
+from dflash_compile.export.signature import Signature
+from dflash_compile.export.target import VerificationTarget
+from dflash_compile.export.trace import EMBEDDING, target_weight
+
+Array = np.ndarray[Any, Any]
+Call = Callable[[Mapping[str, Array]], dict[str, Array]]
+
+FORMS = ("reference", "portable", "fp32")
+"""lowered forms that compute in float32: standard operators in onnx's evaluator and in ONNX Runtime, and ONNX Runtime's own"""
+
+
+def lowered(graph: Graph, form: str) -> Lowered:
+    return portable.lower(graph) if form in ("reference", "portable") else ort_form.lower(graph, precision_of(form))
+
+
+def lowered_call(graph: Graph, form: str, sources: Mapping[Any, TensorSource], folder: Path) -> Call:
+    """`graph` lowered to `form`, bound below `folder` and loaded."""
+    path = bind(lowered(graph, form), sources, folder, f"{graph.signature.role}-{form}.onnx")
+    if form == "reference":
+        evaluator = ReferenceEvaluator(onnx.load(path))
+        names = evaluator.output_names
+        return lambda feeds: dict(zip(names, evaluator.run(None, dict(feeds)), strict=True))
+    session = onnxruntime.InferenceSession(path, quiet(), providers=["CPUExecutionProvider"])
+    outputs = [output.name for output in session.get_outputs()]
+    return lambda feeds: dict(zip(outputs, session.run(None, dict(feeds)), strict=True))
+
+
+def quiet() -> onnxruntime.SessionOptions:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    return options
+
+
+def module_call(module: torch.nn.Module, signature: Signature) -> Call:
+    """A torch module behind the same call."""
+
+    def call(feeds: Mapping[str, Array]) -> dict[str, Array]:
+        with torch.no_grad():
+            outputs = module(*(torch.from_numpy(feeds[port.name]) for port in signature.inputs))
+        return {port.name: value.numpy() for port, value in zip(signature.outputs, outputs, strict=True)}
+
+    return call
+
+
+def load_target(checkpoint: TargetCheckpoint, replace: Mapping[str, torch.Tensor] | None = None) -> Any:
+    """The transformers model with the checkpoint's weights, some of them replaced."""
+    model = AutoModelForCausalLM.from_config(checkpoint.config, dtype=torch.float32).eval()
+    weights = {name: checkpoint.read(name).float() for name in checkpoint.tensors.shapes()}
+    missing, unexpected = model.load_state_dict(weights | dict(replace or {}), strict=False)
+    assert not unexpected
+    assert set(missing) <= {"lm_head.weight"}
+    return model
+
+
+@contextmanager
+def torch_target(checkpoint: TargetCheckpoint, signature: Signature, taps: tuple[int, ...], context: int) -> Iterator[Call]:
+    """The module that is traced, run eagerly with real weights."""
+    model = load_target(checkpoint)
+    tables = rotary_tables(type(model.get_decoder().rotary_emb), checkpoint.config, context)
+    with hooked(model, family_of(checkpoint.spec.family), taps) as hooks:
+        yield module_call(VerificationTarget(model, hooks, taps, *tables), signature)
+
+
+def draft_module(checkpoint: DrafterCheckpoint, width: int) -> DflashV1:
+    """The drafter with its weights; `width` is that of the concatenated taps."""
+    model = DflashV1(checkpoint.spec, width).eval()
+    model.load_state_dict({name: checkpoint.read(name).float() for name in checkpoint.tensors.shapes()})
+    return model
+
+
+@contextmanager
+def torch_drafter(drafter: DrafterCheckpoint, target: TargetCheckpoint, signatures: Mapping[str, Signature], context: int) -> Iterator[dict[str, Call]]:
+    """inject and draft, run eagerly."""
+    model = draft_module(drafter, len(drafter.spec.taps) * target.spec.hidden)
+    tables = RotaryTables(*drafter_tables(drafter.spec, context))
+    draft = DraftGraph(model, tables, target.spec.vocab)
+    draft.embedding.data = target.read(EMBEDDING).float()
+    draft.head.data = target.read(target_weight(target.spec, "lm_head.weight").tensor).float()
+    with ExitStack() as stack:
+        stack.enter_context(semantic_norms())
+        modules: dict[str, torch.nn.Module] = {"inject": InjectGraph(model, tables), "draft": draft}
+        yield {role: module_call(module, signatures[role]) for role, module in modules.items()}
+
+
+class Cached:
+    """A call and its caches, which start full of rubbish: whatever is read before it was written shows."""
+
+    def __init__(self, signature: Signature, *calls: Call) -> None:
+        self.signature, self.calls = signature, calls
+        shapes = {port.name: port.shape for port in signature.inputs}
+        self.caches = {name: np.full(shapes[name], 7, np.float32) for name, _ in signature.caches}
+
+    def run(self, call: Call, feeds: Mapping[str, Array], position: int) -> dict[str, Array]:
+        """One call at `position`; the caches move on."""
+        outputs = call({**feeds, "position": np.array([position], np.int32), **self.caches})
+        self.caches = {name: outputs[updated] for name, updated in self.signature.caches}
+        return outputs
+
+    def verify(self, tokens: list[int], position: int) -> tuple[Array, Array]:
+        """Logits [S, V] and taps [S, W] of `tokens` by a target."""
+        feeds = {"tokens": np.array([tokens], np.int32), "pick": np.arange(len(tokens), dtype=np.int32)}
+        outputs = self.run(self.calls[0], feeds, position)
+        return outputs["logits"][0], outputs["taps"][0]
+
+    def inject(self, taps: Array, position: int) -> None:
+        """Context of `taps` [S, W] by a drafter."""
+        self.run(self.calls[0], {"taps": taps[None]}, position)
+
+    def draft(self, block: list[int], position: int) -> Array:
+        """Logits [B - 1, V] by a drafter."""
+        return self.run(self.calls[1], {"block": np.array([block], np.int32)}, position)["logits"][0]
