@@ -43,8 +43,9 @@ def _checkpoint(reference: str) -> Report:
     kind = "drafter" if any(layout.recognise(path) for layout in layouts) else "target"
     checkpoint = open_drafter(path) if kind == "drafter" else open_target(path)
     spec = asdict(checkpoint.spec)
+    shown = {name: value for name, value in spec.items() if name != "evidence"}
     document = {"kind": kind, "path": str(checkpoint.path), "spec": spec, "files": dict(checkpoint.files)}
-    return Report(document, list(_table({"kind": kind, "path": str(checkpoint.path), **spec})))
+    return Report(document, list(_table({"kind": kind, "path": str(checkpoint.path), **shown})))
 
 
 def _bundle_rows(manifest: Manifest) -> dict[str, Any]:
