@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TextIO
@@ -71,10 +73,17 @@ class Console:
         return int(error.exit_code)
 
     @contextlib.contextmanager
-    def only_ours_on_stdout(self) -> Iterator[None]:
-        """Libraries that print to standard output would break the document there: theirs goes to standard error."""
-        with contextlib.redirect_stdout(self.err):
-            yield
+    def without_chatter(self) -> Iterator[None]:
+        """Keep libraries from the result and from the user: what they print goes to standard error, what they log or warn of needs --verbose."""
+        before = logging.root.manager.disable
+        with contextlib.redirect_stdout(self.err), warnings.catch_warnings():
+            if not self.verbose:
+                warnings.simplefilter("ignore")
+                logging.disable(logging.WARNING)
+            try:
+                yield
+            finally:
+                logging.disable(before)
 
     def _document(self, kind: str, content: Mapping[str, object]) -> None:
         json.dump({"schema": schema(kind), **content}, self.out, ensure_ascii=False, allow_nan=False)

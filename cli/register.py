@@ -106,7 +106,7 @@ def _run(name: str, command: Callable[..., Report], console: Console, options: d
     try:
         if console.verbose and console.quiet:
             raise UsageError("--verbose and --quiet exclude each other", fix="give one of them")
-        with console.only_ours_on_stdout():
+        with console.without_chatter():
             report = command(console, **options)
         console.report(name, report)
     except BrokenPipeError:

@@ -18,7 +18,7 @@ def command(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The bundle to write.")],
     block: Annotated[int | None, typer.Option("--block", min=2, help="Rows verified at once; the drafter's own by default.")] = None,
     max_context: Annotated[
-        int | None, typer.Option("--max-context", min=1, help="Tokens of prompt and answer together; by default what both models can address, at most 2048.")
+        int | None, typer.Option("--max-context", min=1, help="Tokens of prompt and answer together; by default what both models allow, at most 2048.")
     ] = None,
     precision: Annotated[Literal["int8", "int4", "fp32"], typer.Option("--precision", help="Of the weights.")] = "int8",
     backend: Annotated[str, typer.Option("--backend", help="What the bundle runs on.")] = "onnxruntime",

@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..console import Console
 from ..report import Report
 
+if TYPE_CHECKING:
+    from dflash_compile.runtime.bundle.manifest import Manifest, ModelRecord
+
 
 def command(
     console: Console, path: Annotated[str, typer.Argument(metavar="PATH", help="A bundle, a target or drafter checkpoint, or the name of a packaged model.")]
 ) -> Report:
-    """Show what PATH holds: a bundle's manifest, its files checked, or a checkpoint's specification."""
+    """Show what PATH holds: a bundle, with every file checked, or a checkpoint's specification. --json shows all of it."""
     # A directory with a manifest is a bundle, even a damaged one: reading it as a checkpoint would hide the damage.
-    document = _bundle(Path(path)) if (Path(path) / "manifest.json").is_file() else _checkpoint(path)
-    return Report(document, list(_lines(document)))
+    return _bundle(Path(path)) if (Path(path) / "manifest.json").is_file() else _checkpoint(path)
 
 
-def _bundle(path: Path) -> dict[str, Any]:
+def _bundle(path: Path) -> Report:
     import msgspec
 
     from dflash_compile.runtime.bundle.read import open_bundle
 
     bundle = open_bundle(path)
-    return {"kind": "bundle", "notes": list(bundle.notes), "manifest": msgspec.to_builtins(bundle.manifest)}
+    document = {"kind": "bundle", "path": str(path), "notes": list(bundle.notes), "manifest": msgspec.to_builtins(bundle.manifest)}
+    return Report(document, [*_table(_bundle_rows(bundle.manifest)), *(f"note: {note}" for note in bundle.notes), "every file is what was built"])
 
 
-def _checkpoint(reference: str) -> dict[str, Any]:
+def _checkpoint(reference: str) -> Report:
     from dflash_compile.export import drafters, open_drafter, open_target, registry
     from dflash_compile.export.references import locate
 
@@ -38,21 +42,37 @@ def _checkpoint(reference: str) -> dict[str, Any]:
     layouts = [registry.load(drafters.__name__, name) for name in registry.names(drafters.__name__)]
     kind = "drafter" if any(layout.recognise(path) for layout in layouts) else "target"
     checkpoint = open_drafter(path) if kind == "drafter" else open_target(path)
-    return {"kind": kind, "path": str(checkpoint.path), "spec": asdict(checkpoint.spec), "files": dict(checkpoint.files)}
+    spec = asdict(checkpoint.spec)
+    shown = {name: value for name, value in spec.items() if name != "evidence"}
+    document = {"kind": kind, "path": str(checkpoint.path), "spec": spec, "files": dict(checkpoint.files)}
+    return Report(document, list(_table({"kind": kind, "path": str(checkpoint.path), **shown})))
 
 
-def _lines(value: Any, name: str = "", depth: int = 0) -> Any:
-    """The document as indented `name: value` lines."""
-    margin = "  " * depth
-    if isinstance(value, dict) and value:
-        if name:
-            yield f"{margin}{name}:"
-        for key, item in value.items():
-            yield from _lines(item, str(key), depth + bool(name))
-    elif isinstance(value, list | tuple) and value and not isinstance(value[0], int | float | str):
-        yield f"{margin}{name}:"
-        for number, item in enumerate(value):
-            yield from _lines(item, f"{number}", depth + 1)
-    else:
-        shown = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
-        yield f"{margin}{name}: {'–' if shown is None or shown == '' else shown}"
+def _bundle_rows(manifest: Manifest) -> dict[str, Any]:
+    requires = manifest.requires
+    return {
+        "kind": f"bundle, format version {manifest.version}, {manifest.created_by}",
+        "target": _model(manifest.target),
+        "drafter": _model(manifest.drafter),
+        "block": f"{manifest.pairing.block} rows, mask token {manifest.pairing.mask_id}",
+        "taps": manifest.pairing.taps,
+        "context": f"{manifest.context} tokens",
+        "chat template": "in the bundle" if manifest.text.chat_template else "none: prompts are continued as they stand",
+        "runs on": f"{requires.backend}: {requires.package} {requires.minimum} or later, checked with {requires.built_with}",
+        "files": f"{len(manifest.files)}, {sum(manifest.sizes.values()) / 2**20:.1f} MiB",
+    } | {measured.name: f"{measured.value:g} {measured.unit} ({measured.how})" for measured in manifest.measured}
+
+
+def _model(model: ModelRecord) -> str:
+    return f"{model.name} ({model.family}, {model.layers} layers, {model.hidden} wide, vocabulary {model.vocab}, {model.precision})"
+
+
+def _table(rows: Mapping[str, Any]) -> list[str]:
+    width = max(map(len, rows)) + 2
+    return [f"{name:<{width}}{_words(value)}" for name, value in rows.items()]
+
+
+def _words(value: Any) -> str:
+    if value is None or value in ("", (), [], {}):
+        return "–"
+    return ", ".join(map(_words, value)) if isinstance(value, list | tuple) else str(value)

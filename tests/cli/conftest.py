@@ -83,7 +83,10 @@ def command(
     flag: Annotated[bool, typer.Option("--flag/--no-flag")] = True,
     many: Annotated[list[str] | None, typer.Option("--many")] = None,
 ) -> Report:
+    import logging, warnings
     print("a library prints this")
+    logging.getLogger("library").warning("a library logs this")
+    warnings.warn("a library warns of this")
     return Report({"word": word, "max_size": max_size, "flag": flag, "many": many}, [f"word {word}"])
 """,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import re
 import threading
 
@@ -14,6 +15,16 @@ def test_what_libraries_print_never_reaches_standard_output(cli, echo):
     assert plain.out == "word x\n"
     assert "a library prints this" in plain.err
     assert cli("echo", "--json").document["schema"] == "dflash-compile.echo/1"
+
+
+def test_libraries_log_and_warn_only_when_asked(cli, echo, caplog, recwarn):
+    cli("echo")
+    assert (caplog.messages, recwarn.list) == ([], [])
+    cli("echo", "-v")
+    assert caplog.messages == ["a library logs this"]
+    assert str(recwarn.pop().message) == "a library warns of this"
+    logging.getLogger("elsewhere").warning("after the command")
+    assert caplog.messages[-1] == "after the command"
 
 
 def test_a_broken_command_lists_itself_and_says_why(cli, add_command):

@@ -1,0 +1,163 @@
+"""The commands on a tiny target and drafter: built, shown, run, damaged, interrupted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from dflash_compile.cli.demo import bundle as demo_bundle
+from dflash_compile.compile.build import BuildOptions
+from dflash_compile.runtime.bundle.read import read_manifest
+
+PROMPT = "the quick brown fox"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """(target, drafter), as words of a command line."""
+    from models import write_drafter, write_target
+
+    folder = tmp_path_factory.mktemp("models")
+    target = write_target(folder / "target")
+    return str(target), str(write_drafter(folder / "drafter", target))
+
+
+@pytest.fixture(scope="module")
+def bundle(models, tmp_path_factory):
+    """A built bundle; tests that change it copy it first."""
+    from dflash_compile.cli.main import main
+
+    path = tmp_path_factory.mktemp("bundles") / "tiny"
+    assert main(["build", *models, "-o", str(path), "--precision", "fp32", "--max-context", "128", "--block", "4", "-q"]) == 0
+    return path
+
+
+@pytest.fixture
+def copy(bundle, tmp_path):
+    return shutil.copytree(bundle, tmp_path / "copy")
+
+
+def _has_row(text, name, value):
+    return any(line.split()[:1] == [name] and line.endswith(value) for line in text.splitlines())
+
+
+def test_build_options_reach_the_bundle(bundle):
+    manifest = read_manifest(bundle)
+    assert (manifest.context, manifest.pairing.block, manifest.target.precision) == (128, 4, "fp32")
+
+
+def test_build_does_not_overwrite_unasked_and_says_where_the_bundle_is(cli, models, bundle, copy):
+    again = ("build", *models, "-o", str(copy), "--precision", "int4", "--json")
+    refused = cli(*again)
+    assert refused.code == 2
+    assert "--force" in refused.document["fix"]
+    assert cli(*again, "--force").document == {"schema": "dflash-compile.build/1", "bundle": str(copy)}
+    assert read_manifest(copy).target.precision == "int4"
+
+
+def test_run_gives_the_same_text_with_and_without_the_drafter(cli, bundle):
+    asked = ("run", str(bundle), "--prompt", PROMPT, "--raw", "--max-new-tokens", "24", "--json")
+    drafted, plain = cli(*asked).document, cli(*asked, "--no-draft").document
+    assert drafted["text"] == plain["text"] != ""
+    assert (drafted["draft"], plain["draft"]) == (True, False)
+    assert drafted["statistics"]["acceptance_by_position"]
+    assert not plain["statistics"]["acceptance_by_position"]
+    streamed = cli("run", str(bundle), "--prompt", PROMPT, "--raw", "--max-new-tokens", "24", "-q")
+    assert streamed.out == drafted["text"] + "\n"
+
+
+def test_inspect_shows_a_bundle_and_both_checkpoints(cli, bundle, models):
+    document = cli("inspect", str(bundle), "--json").document
+    assert document["kind"] == "bundle"
+    assert document["manifest"]["pairing"]["block"] == 4
+    assert _has_row(cli("inspect", str(bundle)).out, "context", "128 tokens")
+    for path, kind in zip(models, ("target", "drafter"), strict=True):
+        assert cli("inspect", path, "--json").document["kind"] == kind
+        assert _has_row(cli("inspect", path).out, "hidden", "64")
+
+
+def test_one_changed_byte_is_a_failed_check(cli, copy):
+    engine = next((copy / "target").iterdir())
+    data = bytearray(engine.read_bytes())
+    data[len(data) // 2] ^= 1
+    engine.write_bytes(data)
+    for command in (("inspect", str(copy)), ("run", str(copy), "--prompt", PROMPT)):
+        result = cli(*command, "--json")
+        assert result.code == 1
+        assert engine.name in result.document["where"] + result.document["what"]
+
+
+def test_a_bundle_from_a_newer_version_is_incompatible(cli, copy):
+    manifest = json.loads((copy / "manifest.json").read_text())
+    (copy / "manifest.json").write_text(json.dumps(manifest | {"version": manifest["version"] + 1}))
+    result = cli("run", str(copy), "--prompt", PROMPT)
+    assert result.code == 3
+    assert "upgrade" in result.err
+
+
+def test_a_pair_that_does_not_belong_together_is_incompatible(cli, models, tmp_path):
+    from models import write_drafter
+
+    stranger = write_drafter(tmp_path / "stranger", models[0], vocab_size=200, mask_id=3)
+    result = cli("build", models[0], str(stranger), "-o", str(tmp_path / "out"), "--json")
+    assert result.code == 3
+    assert result.document["error"] == "PairingError"
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_prompt_that_is_too_long_is_a_usage_error(cli, bundle):
+    result = cli("run", str(bundle), "--prompt", PROMPT * 200, "--json")
+    assert result.code == 2
+    assert result.document["error"] == "LengthError"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_build_stopped_midway_leaves_nothing(models, tmp_path, number):
+    command = [sys.executable, "-c", "from dflash_compile.cli.main import entry; entry()", "build", *models, "-o", str(tmp_path / "out" / "bundle")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    for line in process.stderr:
+        if "binding" in line:
+            break
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode in (130, 128 + signal.SIGTERM)
+    assert "Traceback" not in err
+    assert not [file for file in tmp_path.rglob("*") if file.is_file()]
+
+
+@pytest.fixture
+def tiny_demo(models, monkeypatch, tmp_path):
+    """`ensure_bundle` for the tiny models; the drafter is a copy that may be changed."""
+    drafter = shutil.copytree(models[1], tmp_path / "drafter")
+    monkeypatch.setattr(demo_bundle, "TARGET", models[0])
+    monkeypatch.setattr(demo_bundle, "DRAFTER", drafter)
+
+    def ensure(**options):
+        return demo_bundle.ensure_bundle(tmp_path / "bundle", BuildOptions(force=True, precision="fp32", **options), lambda *_: None)
+
+    return ensure, drafter, tmp_path / "bundle"
+
+
+def test_the_demo_builds_once_and_again_only_when_something_changed(tiny_demo):
+    ensure, drafter, bundle = tiny_demo
+    assert [ensure(), ensure()] == [True, False]
+    assert [ensure(context=64), ensure(context=64)] == [True, False]
+    from models import write_drafter
+
+    write_drafter(drafter, demo_bundle.TARGET, seed=5)
+    assert [ensure(context=64), ensure(context=64)] == [True, False]
+    next((bundle / "target").iterdir()).write_bytes(b"damaged")
+    assert [ensure(context=64), ensure(context=64)] == [True, False]
+
+
+def test_a_build_that_fails_is_tried_again(tiny_demo, monkeypatch):
+    ensure, _, _ = tiny_demo
+    with monkeypatch.context() as broken, pytest.raises(RuntimeError):
+        broken.setattr(demo_bundle, "build", lambda *_: (_ for _ in ()).throw(RuntimeError))
+        ensure()
+    assert ensure() is True
