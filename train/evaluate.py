@@ -38,18 +38,33 @@ class Acceptance:
 
 
 @torch.no_grad()
-def matches(model: DflashV1, embedding: torch.Tensor, head: torch.Tensor, tokens: torch.Tensor, features: torch.Tensor, prompt: int, block: int) -> torch.Tensor:
-    """Accepted proposals at every possible anchor of one sequence, int64 [length - 1 - prompt]."""
+def matches(
+    model: DflashV1,
+    embedding: torch.Tensor,
+    head: torch.Tensor,
+    tokens: torch.Tensor,
+    features: torch.Tensor,
+    prompt: int,
+    block: int,
+    dtype: torch.dtype = torch.bfloat16,
+) -> torch.Tensor:
+    """Accepted proposals at every possible anchor of one sequence, int64 [length - 1 - prompt].
+
+    `dtype` is what the drafter computes in: bfloat16 by autocast, or float32. Tensors may lie on any one device.
+    """
+    device = embedding.device
     anchors = torch.arange(prompt, len(tokens) - 1)
     labels = block_labels(tokens, anchors, block)
     accepted = []
     for part in range(0, len(anchors), 64):
         some = anchors[part : part + 64]
-        batch = BlockBatch(features[None, : int(some[-1])], some[None], tokens.long()[some][None], labels[None, part : part + 64])
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            proposals = (draft_hidden(model, batch, embedding, block, torch.bfloat16)[0] @ head.T).argmax(-1)
-        right = (proposals == labels[part : part + 64]) & (labels[part : part + 64] != IGNORED)
-        accepted.append(right.int().cumprod(-1).sum(-1))
+        wanted = labels[part : part + 64].to(device)
+        parts = (features[None, : int(some[-1])], some[None], tokens.long()[some][None])
+        batch = BlockBatch(*(t.to(device) for t in parts), wanted[None])
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+            proposals = (draft_hidden(model, batch, embedding, block, dtype)[0] @ head.T).argmax(-1)
+        right = (proposals == wanted) & (wanted != IGNORED)
+        accepted.append(right.int().cumprod(-1).sum(-1).cpu())
     return torch.cat(accepted) if accepted else torch.empty(0, dtype=torch.long)
 
 

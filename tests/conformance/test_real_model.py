@@ -1,0 +1,185 @@
+"""The demo's own pair, SmolLM2-135M-Instruct and its drafter, end to end: nothing random, nothing tiny.
+
+Slow: bundles at int8 and fp32 are built, and every suite prompt is answered with drafting, without, and by transformers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dflash_compile.artifacts import ROOT
+from dflash_compile.compile.build import BuildOptions, build
+from dflash_compile.export import open_drafter, open_target
+from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
+from dflash_compile.export.dflash_v1 import DflashV1
+from dflash_compile.export.torch_model import load_model
+from dflash_compile.runtime import load
+from dflash_compile.runtime.session import Session
+from dflash_compile.train.evaluate import Acceptance, matches, walk
+
+pytestmark = pytest.mark.slow
+SUITES = Path(__file__).parents[2] / "benchmarks" / "prompts"
+TOKENS = 128
+NUMERIC_MARGIN = 0.02
+"""logits: transformers and the engine may differ by this much at fp32, so a smaller top-2 gap decides nothing"""
+
+
+def prompts(per_suite: int) -> list[str]:
+    """The first lines of every suite: code, tools, reasoning, chat."""
+    return [line for suite in sorted(SUITES.glob("*.txt")) for line in suite.read_text().splitlines()[:per_suite]]
+
+
+@pytest.fixture(scope="module")
+def target() -> TargetCheckpoint:
+    return open_target("smollm2-135m")
+
+
+@pytest.fixture(scope="module")
+def drafter() -> DrafterCheckpoint:
+    return open_drafter(ROOT / "smollm2-135m-dflash")
+
+
+@pytest.fixture(scope="module")
+def model(target: TargetCheckpoint) -> Any:
+    return load_model(target)
+
+
+class Bundles:
+    """One session per precision, built when first asked for."""
+
+    def __init__(self, folder: Path, target: TargetCheckpoint, drafter: DrafterCheckpoint) -> None:
+        self.folder, self.target, self.drafter = folder, target, drafter
+        self.session = cache(self._session)
+
+    def _session(self, precision: str) -> Session:
+        path = build(self.target, self.drafter, self.folder / precision, BuildOptions(precision=precision, context=640))
+        return load(path)
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory: pytest.TempPathFactory, target: TargetCheckpoint, drafter: DrafterCheckpoint) -> Bundles:
+    return Bundles(tmp_path_factory.mktemp("bundles"), target, drafter)
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp32", "int4"])
+def test_drafting_changes_no_token(bundles: Bundles, precision: str) -> None:
+    session = bundles.session(precision)
+    accepted = 0
+    for prompt in prompts(6):
+        drafted = list(session.tokens(prompt, max_new_tokens=TOKENS))
+        accepted += session.statistics.accepted
+        assert drafted == list(session.tokens(prompt, max_new_tokens=TOKENS, draft=False)), prompt
+    assert accepted > 200, "a drafter that is never right proves nothing"
+
+
+@pytest.mark.parametrize("block", [2, 3, 4])
+def test_narrower_blocks_change_no_token(bundles: Bundles, block: int) -> None:
+    session = bundles.session("int8")
+    for prompt in prompts(1):
+        narrow = list(session.tokens(prompt, max_new_tokens=TOKENS, block=block))
+        assert narrow == list(session.tokens(prompt, max_new_tokens=TOKENS, draft=False)), prompt
+
+
+@torch.no_grad()
+def test_fp32_tokens_are_those_of_transformers(bundles: Bundles, model: Any, target: TargetCheckpoint) -> None:
+    """Equal, or parted where the two best tokens are so close that rounding decides between them."""
+    session = bundles.session("fp32")
+    equal = 0
+    asked = prompts(5)
+    for prompt in asked:
+        ids = session._text.encode(prompt, raw=False)
+        ours = list(session.tokens(prompt, max_new_tokens=TOKENS))
+        theirs = model.generate(torch.tensor([ids]), max_new_tokens=TOKENS, do_sample=False, pad_token_id=0, eos_token_id=list(target.spec.eos_ids))
+        theirs = theirs[0, len(ids) :].tolist()
+        equal += ours == theirs
+        parted = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
+        if parted is None:
+            assert len(ours) == len(theirs), prompt
+            continue
+        best = model(torch.tensor([ids + ours[:parted]])).logits[0, -1].topk(2).values
+        margin = float(best[0] - best[1])
+        assert margin < NUMERIC_MARGIN, f"{prompt}: parts at token {parted}, where the best token leads by {margin:.4f}"
+    assert equal >= 0.8 * len(asked)
+
+
+def torch_drafter(drafter: DrafterCheckpoint) -> DflashV1:
+    """The shipped drafter as a torch module."""
+    width = drafter.tensors.shapes()["fc.weight"][1]
+    module = DflashV1(drafter.spec, width).eval()
+    module.load_state_dict({name: drafter.read(name).float() for name in drafter.tensors.shapes()})
+    return module
+
+
+@torch.no_grad()
+def torch_acceptance(session: Session, model: Any, drafter: DrafterCheckpoint, asked: list[str]) -> Acceptance:
+    """What the torch module accepts on the very tokens the session's target says, walked cycle by cycle."""
+    module, embedding = torch_drafter(drafter), model.get_input_embeddings().weight
+    walks = []
+    for prompt in asked:
+        ids = session._text.encode(prompt, raw=False)
+        tokens = torch.tensor(ids + list(session.tokens(prompt, max_new_tokens=TOKENS, draft=False)))
+        states = model(tokens[None], output_hidden_states=True).hidden_states
+        features = torch.cat([states[tap + 1][0] for tap in drafter.spec.taps], -1)
+        walks.append(walk(matches(module, embedding, embedding, tokens, features, len(ids), drafter.spec.block, torch.float32), drafter.spec.block))
+    return Acceptance(sum(w.tokens for w in walks), sum(w.cycles for w in walks), tuple(map(sum, zip(*(w.reached for w in walks), strict=True))))
+
+
+def engine_acceptance(session: Session, asked: list[str]) -> Acceptance:
+    """What the compiled drafter accepts."""
+    tokens = cycles = 0
+    reached: list[int] = [0] * (session.manifest.pairing.block - 1)
+    for prompt in asked:
+        list(session.tokens(prompt, max_new_tokens=TOKENS))
+        seen = session.statistics
+        tokens, cycles = tokens + seen.tokens - 1, cycles + seen.cycles
+        reached = [a + b for a, b in zip(reached, seen.accepted_at, strict=False)]
+    return Acceptance(tokens, cycles, tuple(reached))
+
+
+def faithful(engine: Acceptance, module: Acceptance, slack: float) -> bool:
+    """τ within `slack` of the torch module's, on either side: too much acceptance is as wrong as too little."""
+    return abs(engine.tau - module.tau) <= slack
+
+
+@pytest.mark.parametrize(("precision", "slack"), [("fp32", 0.02), ("int8", 0.08)])
+def test_compiled_acceptance_is_that_of_the_torch_module(bundles: Bundles, model: Any, drafter: DrafterCheckpoint, precision: str, slack: float) -> None:
+    session, asked = bundles.session(precision), prompts(3)
+    engine, module = engine_acceptance(session, asked), torch_acceptance(session, model, drafter, asked)
+    assert faithful(engine, module, slack), (engine, module)
+    assert 1.2 < engine.tau < drafter.spec.block
+
+
+FAULTS: dict[str, Any] = {
+    "taps one layer early": lambda spec: replace(spec, taps=tuple(max(tap - 1, 0) for tap in spec.taps)),
+    "taps in another order": lambda spec: replace(spec, taps=spec.taps[::-1]),
+    "causal inside the block": lambda spec: replace(spec, causal=(True,) * spec.layers),
+    "another rotary base": lambda spec: replace(spec, rope_theta=10_000.0),
+    "another mask token": lambda spec: replace(spec, mask_id=spec.mask_id - 9),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_faulty_drafter_leaves_the_bounds(
+    tmp_path: Path, target: TargetCheckpoint, model: Any, drafter: DrafterCheckpoint, bundles: Bundles, fault: str
+) -> None:
+    faulty = replace(drafter, spec=FAULTS[fault](drafter.spec))
+    with load(build(target, faulty, tmp_path / "faulty", BuildOptions(precision="fp32", context=640))) as session:
+        asked = prompts(3)
+        engine = engine_acceptance(session, asked)
+    assert not faithful(engine, torch_acceptance(bundles.session("fp32"), model, drafter, asked), 0.02), engine
+
+
+@pytest.mark.parametrize("shift", [-1, 1])
+def test_a_shifted_position_leaves_the_bounds(bundles: Bundles, model: Any, drafter: DrafterCheckpoint, monkeypatch: pytest.MonkeyPatch, shift: int) -> None:
+    session, asked = bundles.session("fp32"), prompts(3)
+    module = torch_acceptance(session, model, drafter, asked)
+    engine = session._open().drafter
+    draft = engine.draft
+    monkeypatch.setattr(engine, "draft", lambda anchor, position, rows: draft(anchor, position + shift, rows))
+    assert not faithful(engine_acceptance(session, asked), module, 0.02)
