@@ -116,7 +116,7 @@ def test_a_prompt_that_is_too_long_is_a_usage_error(cli, bundle):
     assert result.document["error"] == "LengthError"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_build_stopped_midway_leaves_nothing(models, tmp_path, number):
     command = [sys.executable, "-c", "from dflash_compile.cli.main import entry; entry()", "build", *models, "-o", str(tmp_path / "out" / "bundle")]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -157,7 +157,17 @@ def test_the_demo_builds_once_and_again_only_when_something_changed(tiny_demo):
 
 def test_a_build_that_fails_is_tried_again(tiny_demo, monkeypatch):
     ensure, _, _ = tiny_demo
-    with monkeypatch.context() as broken, pytest.raises(RuntimeError):
-        broken.setattr(demo_bundle, "build", lambda *_: (_ for _ in ()).throw(RuntimeError))
-        ensure()
+    with monkeypatch.context() as broken:
+        broken.setattr(demo_bundle, "build", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            ensure()
     assert ensure() is True
+
+
+@pytest.mark.slow
+def test_the_real_demo_is_lossless_and_its_drafter_guesses_well(cli, tmp_path):
+    result = cli("demo", "-o", str(tmp_path / "bundle"), "--repeats", "1", "--max-new-tokens", "64", "--json")
+    assert (result.code, result.document["lossless"]) == (0, True)
+    assert 1.3 <= result.document["tau"] < 8
+    assert all(prompt["text"].strip() for prompt in result.document["prompts"])
+    assert cli("demo", "-o", str(tmp_path / "bundle"), "--repeats", "1", "--max-new-tokens", "2", "--json").document["built"] is False
