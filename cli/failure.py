@@ -19,7 +19,7 @@ EXTRAS = {
 """which extra of this package brings a library"""
 
 
-class Interrupted(DFlashError):  # noqa: N818
+class Interrupted(DFlashError):
     """The user stopped the command."""
 
     exit_code = ExitCode.INTERRUPTED
