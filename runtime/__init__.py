@@ -23,7 +23,7 @@ __all__ = ["load"]
 def load(path: str | Path, *, provider: Literal["cpu", "cuda"] = "cpu", threads: int | None = None, verify: Verify = "full") -> Session:
     """The bundle in directory `path`, checked, loaded and ready to generate.
 
-    `threads` defaults to the cores this process may use; all sessions of a process share one pool. `verify="size"` skips hashing every file. The
+    `threads` defaults to the cores this process may use. `verify="size"` skips hashing every file. The
     session's `notes` say what is unusual, such as a device that was asked for and is not there. Raises `UsageError` where there is no bundle,
     `IncompatibleError` where this machine cannot run it (with the command that helps), `BundleError` where it is damaged.
     """

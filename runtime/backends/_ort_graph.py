@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..bundle.manifest import GraphRecord, PortRecord
 from ..errors import BundleError, IncompatibleError
+from ._ort_library import open_session
 
 _DTYPES: Mapping[str, Any] = {"float32": np.float32, "float16": np.float16, "int32": np.int32, "int64": np.int64}
 _ORT_TYPES = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(bfloat16)": "bfloat16", "tensor(int32)": "int32", "tensor(int64)": "int64"}
@@ -58,7 +59,7 @@ class Graph:
 
     def __init__(self, library: Any, file: Path, record: GraphRecord, options: Any, providers: list[str]) -> None:
         try:
-            self._session = library.InferenceSession(str(file), options, providers=providers)
+            self._session = open_session(library, file, options, providers)
         except Exception as fault:  # the library's exceptions share no base of their own
             raise BundleError(
                 "ONNX Runtime cannot load an engine of the bundle",

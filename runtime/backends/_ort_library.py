@@ -1,11 +1,11 @@
-"""ONNX Runtime itself: is it here, which device runs, and the one thread pool all sessions of a process share."""
+"""ONNX Runtime itself: is it here, which device runs, and how its sessions run."""
 
 from __future__ import annotations
 
 import os
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from threading import Lock
+from pathlib import Path
 from typing import Any
 
 from ..errors import IncompatibleError, UsageError
@@ -16,9 +16,6 @@ INSTALL = 'pip install "dflash-compile[cpu]"'
 # Both bring the module `onnxruntime`.
 _DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu")
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-
-_pool_lock = Lock()
-_pool_threads: int | None = None
 
 
 def installed() -> Installed:
@@ -64,24 +61,27 @@ def choose_provider(library: Any, options: EngineOptions) -> tuple[str, tuple[st
 
 
 def session_options(library: Any, threads: int | None) -> Any:
-    """Options of a session that runs on the shared pool.
+    """Options of a session with `threads` workers (default: every core this process may use) that rest as soon as a run ends.
 
-    Sessions with pools of their own spin while idle and slow whichever one works. Raises `UsageError` where another size is asked of a pool that runs.
+    Idle workers that spin slow whichever session works: with three sessions taking turns a cycle took 2.5 times as long (docs/benchmarks.md). One
+    pool for the whole process is as fast, but then the app's own sessions fail unless they ask for it too.
     """
-    global _pool_threads
-    with _pool_lock:
-        if _pool_threads is None:
-            _pool_threads = _start_pool(library, threads)
-        elif threads is not None and threads != _pool_threads:
-            raise UsageError(
-                f"threads={threads}, but this process already runs {_pool_threads}",
-                why="all bundles of a process share one pool",
-                fix="give `threads` to the first load only",
-            )
     options = library.SessionOptions()
-    options.use_per_session_threads = False
+    options.intra_op_num_threads = threads or available_cores()
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     options.log_severity_level = 3
     return options
+
+
+def open_session(library: Any, file: Path, options: Any, chosen: list[str]) -> Any:
+    """The session of `file`, on the app's own pool where the app made one for the whole process. Raises what ONNX Runtime raises."""
+    try:
+        return library.InferenceSession(str(file), options, providers=chosen)
+    except Exception as fault:  # the library's exceptions share no base of their own
+        if "use_per_session_threads must be false" not in str(fault):
+            raise
+        options.use_per_session_threads = False
+        return library.InferenceSession(str(file), options, providers=chosen)
 
 
 def providers(library: Any, device: str) -> list[str]:
@@ -93,14 +93,3 @@ def available_cores() -> int:
     """Cores this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
-
-
-def _start_pool(library: Any, threads: int | None) -> int:
-    size = threads or available_cores()
-    try:
-        library.set_global_thread_pool_sizes(size, 1)
-    except Exception as fault:
-        # The host app was first: its pool serves us too, at the size it chose. Any other failure is one.
-        if "already been created" not in str(fault):
-            raise IncompatibleError("ONNX Runtime cannot start its thread pool", why=str(fault), fix=f"run: {INSTALL} --upgrade") from fault
-    return size
