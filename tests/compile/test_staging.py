@@ -23,6 +23,12 @@ def write(folder: Path, text: str = "new") -> None:
     (folder / MANIFEST).write_text(text)
 
 
+def stage(output: Path, *steps: Callable[[Path], object]) -> None:
+    with staged(output, 0) as staging:
+        for step in steps:
+            step(staging)
+
+
 @pytest.fixture(params=[False, True], ids=["new", "replacing"])
 def output(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     place = tmp_path / "bundle"
@@ -48,9 +54,8 @@ def fail() -> None:
 def test_an_accident_leaves_everything_as_it_was(output: Path, accident: Callable[[], None], error: type[BaseException]) -> None:
     before = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
     handler = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(error), staged(output, 0) as staging:
-        write(staging)
-        accident()
+    with pytest.raises(error):
+        stage(output, write, lambda _: accident())
     assert {path: path.read_bytes() for path in output.rglob("*") if path.is_file()} == before
     assert [path.name for path in output.parent.iterdir()] == (["bundle"] if before else [])
     assert signal.getsignal(signal.SIGTERM) is handler
@@ -84,7 +89,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "disk"
     place.mkdir()
     mount = shutil.which("mount")
-    if mount is None or os.geteuid() != 0 or subprocess.run([mount, "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], check=False, capture_output=True).returncode:
+    if (
+        mount is None
+        or os.geteuid() != 0
+        or subprocess.run([mount, "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], check=False, capture_output=True).returncode
+    ):
         pytest.skip("needs the right to mount a small tmpfs")
     try:
         yield place
@@ -94,8 +103,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_disk_that_runs_full_leaves_nothing(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1 << 40, 0, 1 << 40))
-    with pytest.raises(BuildError, match="could not be written") as caught, staged(small_disk / "bundle", 0) as staging:
-        (staging / "weights").write_bytes(bytes(2 << 20))
+    with pytest.raises(BuildError, match="could not be written") as caught:
+        stage(small_disk / "bundle", lambda staging: (staging / "weights").write_bytes(bytes(2 << 20)))
     assert "space" in str(caught.value)
     assert not list(small_disk.iterdir())
 
@@ -104,9 +113,9 @@ def test_a_file_larger_than_allowed_leaves_nothing(tmp_path: Path) -> None:
     resource = pytest.importorskip("resource", reason="limits are a Unix matter")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
-        with pytest.raises(BuildError, match="could not be written"), staged(tmp_path / "bundle", 0) as staging:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
-            (staging / "weights").write_bytes(bytes(1 << 20))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
+        with pytest.raises(BuildError, match="could not be written"):
+            stage(tmp_path / "bundle", lambda staging: (staging / "weights").write_bytes(bytes(1 << 20)))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert not list(tmp_path.iterdir())
