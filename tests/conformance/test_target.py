@@ -27,8 +27,13 @@ TARGETS = {
 }
 
 
-@pytest.fixture(scope="module", params=TARGETS)
+REAL = "smollm2-135m"
+
+
+@pytest.fixture(scope="module", params=[*TARGETS, pytest.param(REAL, marks=pytest.mark.slow)])
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TargetCheckpoint:
+    if request.param == REAL:
+        return open_target(REAL)
     family, overrides = TARGETS[request.param]
     return open_target(models.write_target(tmp_path_factory.mktemp("target"), family, **overrides))
 
