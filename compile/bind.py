@@ -39,7 +39,7 @@ def bind(lowered: Lowered, sources: Mapping[Owner, TensorSource], directory: Pat
     constants = {str(v.name): v.const_value for v in model.graph.initializers.values() if v.const_value is not None and v.const_value.nbytes > _INLINE_BYTES}
     sizes = {key: payload.stored.bytes for key, payload in lowered.payloads.items()} | {key: tensor.nbytes for key, tensor in constants.items()}
     offsets, end = _layout(sizes)
-    with open(directory / location, "wb") as data:
+    with (directory / location).open("wb") as data:
         data.truncate(end)
         for group in _by_tensor(lowered.payloads):
             _write_tensor(data, group, {key: offsets[key] for key in group}, sources, advance)
@@ -49,7 +49,8 @@ def bind(lowered: Lowered, sources: Mapping[Owner, TensorSource], directory: Pat
             advance(tensor.nbytes)
     for key, size in sizes.items():
         value = model.graph.initializers[key]
-        assert value.dtype is not None and value.shape is not None
+        assert value.dtype is not None
+        assert value.shape is not None
         value.const_value = ir.ExternalTensor(location, offsets[key], size, value.dtype, shape=value.shape, name=key, base_dir=directory)
     path = directory / name
     path.write_bytes(ir.to_proto(model).SerializeToString(deterministic=True))
@@ -97,4 +98,3 @@ def _write_tensor(data: BinaryIO, group: Mapping[str, Payload], offsets: Mapping
             data.seek(offsets[key] + start * payload.stored.row_bytes)
             data.write(parts[payload.part].tobytes())
             advance(parts[payload.part].nbytes)
-

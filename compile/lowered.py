@@ -47,10 +47,10 @@ class Payloads:
 
     def encode(self, weight: ir.Value, encoding: Encoding) -> list[ir.Value]:
         """The initializers that hold `weight` under `encoding`, made on first use."""
-        return [self._initializer(weight, encoding, index) for index in range(len(encoding.parts(_static(weight))))]
+        return [self._initializer(weight, encoding, index) for index in range(len(encoding.parts(static_shape(weight))))]
 
     def _initializer(self, weight: ir.Value, encoding: Encoding, index: int) -> ir.Value:
-        payload = Payload(self.weights[str(weight.name)], encoding, _static(weight), index)
+        payload = Payload(self.weights[str(weight.name)], encoding, static_shape(weight), index)
         if encoding == Floats():
             self.encoded[str(weight.name)] = payload
             return weight
@@ -65,9 +65,10 @@ class Payloads:
     def finish(self) -> dict[str, Payload]:
         """The payload of every initializer of the model that has no value; what no pass encoded is stored as float32."""
         empty = [value for value in self.model.graph.initializers.values() if value.const_value is None]
-        return {str(value.name): self.encoded.get(str(value.name)) or Payload(self.weights[str(value.name)], Floats(), _static(value)) for value in empty}
+        return {str(value.name): self.encoded.get(str(value.name)) or Payload(self.weights[str(value.name)], Floats(), static_shape(value)) for value in empty}
 
 
-def _static(weight: ir.Value) -> Shape:
+def static_shape(weight: ir.Value) -> Shape:
+    """The shape of a weight, all of whose sizes are known."""
     assert weight.shape is not None
     return tuple(weight.shape.numpy())

@@ -5,6 +5,10 @@ The model is not valid ONNX until a lowering has replaced its "dflash" nodes and
 
 from __future__ import annotations
 
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -29,7 +33,8 @@ class SemanticModel:
 
 def to_onnx(graph: Graph) -> SemanticModel:
     """`graph` in ONNX, opset 24 and the domain "dflash", shape arithmetic folded. No weight has a value."""
-    exported = torch.onnx.export(graph.program, dynamo=True, optimize=False, opset_version=OPSET, custom_translation_table=translations(), verbose=False)
+    with _quiet():
+        exported = torch.onnx.export(graph.program, dynamo=True, optimize=False, opset_version=OPSET, custom_translation_table=translations(), verbose=False)
     assert exported is not None
     model = exported.model
     _forget_origins(model)
@@ -39,6 +44,20 @@ def to_onnx(graph: Graph) -> SemanticModel:
     onnxscript.optimizer.optimize_ir(model, onnx_shape_inference=False)
     _weights_as_initializers(model, weights)
     return SemanticModel(model, weights)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter warns of torchvision, which no language model needs, and of its own deprecations."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def _forget_origins(model: ir.Model) -> None:

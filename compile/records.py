@@ -38,7 +38,12 @@ def graph_record(signature: Signature, file: str, rows: int | None = None) -> Gr
 
 
 def manifest_of(
-    models: Models, options: BuildOptions, graphs: Mapping[Owner, list[GraphRecord]], requires: RequirementRecord, hashes: Mapping[str, str], sizes: Mapping[str, int]
+    models: Models,
+    options: BuildOptions,
+    graphs: Mapping[Owner, list[GraphRecord]],
+    requires: RequirementRecord,
+    hashes: Mapping[str, str],
+    sizes: Mapping[str, int],
 ) -> Manifest:
     """The whole manifest; it depends on nothing but the inputs of the build."""
     config: dict[str, str | int | float | bool | None] = {

@@ -25,7 +25,7 @@ class InjectGraph(nn.Module):
 
     def forward(self, taps: torch.Tensor, position: torch.Tensor, *caches: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """taps [1, S, n * H], position int32 [1], caches [1, kv, L, hd] (k, v per layer): the updated caches."""
-        attend = CachedAttend(self.drafter.spec, *self.rotary(), position, list(caches))
+        attend = CachedAttend(self.drafter.spec, self.rotary.cos, self.rotary.sin, position, list(caches))
         return tuple(attend.inject(self.drafter, taps))
 
 
@@ -41,7 +41,7 @@ class DraftGraph(nn.Module):
 
     def forward(self, block: torch.Tensor, position: torch.Tensor, *caches: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """block int32 [1, B] (anchor, then masks): logits [1, B - 1, V] of the rows after the anchor, updated caches."""
-        attend = CachedAttend(self.drafter.spec, *self.rotary(), position, list(caches))
+        attend = CachedAttend(self.drafter.spec, self.rotary.cos, self.rotary.sin, position, list(caches))
         hidden = self.drafter(F.embedding(block, self.embedding), attend)
         return F.linear(hidden[:, 1:], self.head), *attend.caches
 
@@ -51,7 +51,7 @@ def semantic_norms() -> Iterator[None]:
     """`nn.RMSNorm` as the semantic operator, until the context ends."""
 
     def forward(module: Any, x: torch.Tensor) -> torch.Tensor:
-        return rms_norm(x, module.weight, float(module.eps))
+        return rms_norm(x, module.weight, float(module.eps))  # type: ignore[no-any-return]
 
     with patch.object(nn.RMSNorm, "forward", forward):
         yield

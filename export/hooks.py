@@ -36,7 +36,7 @@ class Pass:
         k_cache, v_cache = self.caches[2 * layer : 2 * layer + 2]
         out, *updated = kv_attention(q, k, v, k_cache, v_cache, self.position, scale, window, True)
         self.caches[2 * layer : 2 * layer + 2] = updated
-        return out
+        return out  # type: ignore[no-any-return]
 
 
 @dataclass
@@ -70,7 +70,7 @@ def hooked(model: Any, family: Family, taps: Sequence[int]) -> Iterator[Hooks]:
         return rotary(q, cos, sin, position), rotary(k, cos, sin, position)
 
     def norm(module: Any, x: torch.Tensor) -> torch.Tensor:
-        return rms_norm(x, module.weight, float(module.variance_epsilon))
+        return rms_norm(x, module.weight, float(module.variance_epsilon))  # type: ignore[no-any-return]
 
     def keep(layer: int, _module: nn.Module, _args: Any, output: Any) -> None:
         hooks.now().taps[layer] = output[0] if isinstance(output, tuple) else output

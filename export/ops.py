@@ -60,9 +60,7 @@ def kv_attention(
     k_cache, v_cache = kv_write(k, k_cache, position), kv_write(v, v_cache, position)
     mask = _visible(position, q.shape[2], k_cache.shape[2], window, causal)
     end = int(position) + q.shape[2]
-    out = torch.nn.functional.scaled_dot_product_attention(
-        q, k_cache[:, :, :end], v_cache[:, :, :end], attn_mask=mask[:, :end], scale=scale, enable_gqa=True
-    )
+    out = torch.nn.functional.scaled_dot_product_attention(q, k_cache[:, :, :end], v_cache[:, :, :end], attn_mask=mask[:, :end], scale=scale, enable_gqa=True)
     return out, k_cache, v_cache
 
 

@@ -37,7 +37,8 @@ def rotary_tables(rotary: type[Any], config: Any, context: int) -> tuple[torch.T
 
 def drafter_tables(spec: DrafterSpec, context: int) -> tuple[torch.Tensor, torch.Tensor]:
     """`rotary_tables` of a drafter, by the rotary module of Qwen3, whose layout every drafter of version 1 has."""
-    from transformers.models.qwen3.modeling_qwen3 import Qwen3Config, Qwen3RotaryEmbedding
+    from transformers import Qwen3Config
+    from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
     parameters = {"rope_type": "default", **(spec.rope_scaling or {}), "rope_theta": spec.rope_theta}
     config = Qwen3Config(head_dim=spec.head_dim, max_position_embeddings=spec.max_positions, rope_parameters=parameters)

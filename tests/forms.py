@@ -15,7 +15,6 @@ from onnx.reference import ReferenceEvaluator
 from transformers import AutoModelForCausalLM
 
 from dflash_compile.compile.bind import bind
-from dflash_compile.compile.lowered import Lowered
 from dflash_compile.compile.lowerings import onnxruntime as ort_form
 from dflash_compile.compile.lowerings import portable
 from dflash_compile.compile.precision import precision_of
@@ -33,24 +32,31 @@ from dflash_compile.export.trace import EMBEDDING, target_weight
 Array = np.ndarray[Any, Any]
 Call = Callable[[Mapping[str, Array]], dict[str, Array]]
 
-FORMS = ("reference", "portable", "fp32")
-"""lowered forms that compute in float32: standard operators in onnx's evaluator and in ONNX Runtime, and ONNX Runtime's own"""
+FORMS = ("standard", "fp32")
+"""lowered forms that compute in float32: standard operators, and ONNX Runtime's own"""
 
 
-def lowered(graph: Graph, form: str) -> Lowered:
-    return portable.lower(graph) if form in ("reference", "portable") else ort_form.lower(graph, precision_of(form))
+def bound(graph: Graph, form: str, sources: Mapping[Any, TensorSource], folder: Path) -> Path:
+    """`graph` lowered to "standard" or to ONNX Runtime's form at a precision, and bound below `folder`."""
+    lowered = portable.lower(graph) if form == "standard" else ort_form.lower(graph, precision_of(form))
+    return bind(lowered, sources, folder, f"{graph.signature.role}-{form}.onnx")
 
 
-def lowered_call(graph: Graph, form: str, sources: Mapping[Any, TensorSource], folder: Path) -> Call:
-    """`graph` lowered to `form`, bound below `folder` and loaded."""
-    path = bind(lowered(graph, form), sources, folder, f"{graph.signature.role}-{form}.onnx")
-    if form == "reference":
-        evaluator = ReferenceEvaluator(onnx.load(path))
-        names = evaluator.output_names
-        return lambda feeds: dict(zip(names, evaluator.run(None, dict(feeds)), strict=True))
+def ort_call(path: Path) -> Call:
     session = onnxruntime.InferenceSession(path, quiet(), providers=["CPUExecutionProvider"])
     outputs = [output.name for output in session.get_outputs()]
     return lambda feeds: dict(zip(outputs, session.run(None, dict(feeds)), strict=True))
+
+
+def reference_call(path: Path) -> Call:
+    """onnx's own evaluator, which knows standard operators only."""
+    evaluator = ReferenceEvaluator(onnx.load(path))
+    return lambda feeds: dict(zip(evaluator.output_names, evaluator.run(None, dict(feeds)), strict=True))
+
+
+def runtimes(form: str) -> tuple[Callable[[Path], Call], ...]:
+    """Everything that can run a form."""
+    return (reference_call, ort_call) if form == "standard" else (ort_call,)
 
 
 def quiet() -> onnxruntime.SessionOptions:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from dflash_compile.export.graph import Owner
+from dflash_compile.export.graph import Graph, Owner
 from dflash_compile.export.signature import Signature
 from dflash_compile.export.trace import trace_draft, trace_inject, trace_target
 from dflash_compile.runtime.bundle.manifest import GraphRecord, RequirementRecord
@@ -85,14 +85,13 @@ def prepare(models: Models, options: BuildOptions, progress: Progress) -> _Prepa
     """Trace and lower target, inject and draft, with free row counts."""
     precision = precision_of(options.precision)
     target, context = models.target.spec, models.context
-    traces = (
+    traces: tuple[tuple[Owner, Callable[[], Graph]], ...] = (
         ("target", lambda: trace_target(models.target, models.pairing.drafter.taps, context)),
         ("drafter", lambda: trace_inject(models.drafter, target, context)),
         ("drafter", lambda: trace_draft(models.drafter, target, context)),
     )
     engines: list[_Engine] = []
-    owner: Owner
-    for owner, trace in traces:  # type: ignore[assignment]
+    for owner, trace in traces:
         progress("tracing and lowering", len(engines), len(traces))
         engines.append(_Engine(owner, lower(trace(), precision)))
     return _Prepared(models, tuple(engines))

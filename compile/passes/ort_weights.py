@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from ..lowered import Payloads
+from ..lowered import Payloads, static_shape
 from ..precision import Precision
 from ..quantize import Blocks
 from .edit import Editor, nodes, supersede
@@ -20,8 +20,8 @@ def weighted_linears(model: ir.Model, payloads: Payloads, precision: Precision) 
     found = list(nodes(model, "Linear"))
     for node in found:
         x, weight = node.inputs
-        assert weight is not None and weight.shape is not None
-        shape = tuple(weight.shape.numpy())
+        assert weight is not None
+        shape = static_shape(weight)
         head = any(value.is_graph_output() and value.name == "logits" for value in node.outputs)
         encoding = precision.linear(payloads.weights[str(weight.name)], shape, head)
         stored = payloads.encode(weight, encoding)

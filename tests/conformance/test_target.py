@@ -8,7 +8,7 @@ import models
 import numpy as np
 import pytest
 import torch
-from forms import FORMS, Cached, load_target, lowered_call, torch_target
+from forms import FORMS, Cached, bound, load_target, ort_call, runtimes, torch_target
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from dflash_compile.export import open_target
@@ -27,8 +27,13 @@ TARGETS = {
 }
 
 
-@pytest.fixture(scope="module", params=TARGETS)
+REAL = "smollm2-135m"
+
+
+@pytest.fixture(scope="module", params=[*TARGETS, pytest.param(REAL, marks=pytest.mark.slow)])
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TargetCheckpoint:
+    if request.param == REAL:
+        return open_target(REAL)
     family, overrides = TARGETS[request.param]
     return open_target(models.write_target(tmp_path_factory.mktemp("target"), family, **overrides))
 
@@ -87,11 +92,14 @@ def test_the_traced_module_is_the_model(target: TargetCheckpoint, graph: Graph, 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_lowered_form_is_the_model(target: TargetCheckpoint, graph: Graph, expected: CausalLMOutputWithPast, form: str, tmp_path: Path) -> None:
-    check(Cached(graph.signature, lowered_call(graph, form, {"target": target.tensors}, tmp_path)), target, expected)
+    path = bound(graph, form, {"target": target.tensors}, tmp_path)
+    for runtime in runtimes(form):
+        check(Cached(graph.signature, runtime(path)), target, expected)
 
 
+@pytest.mark.parametrize("target", ["llama"], indirect=True)
 def test_pick_chooses_the_rows_that_pass_the_head(target: TargetCheckpoint, graph: Graph, tmp_path: Path) -> None:
-    call = lowered_call(graph, "fp32", {"target": target.tensors}, tmp_path)
+    call = ort_call(bound(graph, "fp32", {"target": target.tensors}, tmp_path))
     engine = Cached(graph.signature, call)
     whole, _ = engine.verify([5, 9, 17, 33], 0)
     picked = engine.run(call, {"tokens": np.array([[5, 9, 17, 33]], np.int32), "pick": np.array([3, 1], np.int32)}, 0)

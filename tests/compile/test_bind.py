@@ -1,0 +1,96 @@
+"""Binding: what lands in the data file, in which order, how much of it is in memory, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+import torch
+
+from dflash_compile.compile import bind as binding
+from dflash_compile.compile.bind import ALIGNMENT, bind, size_of
+from dflash_compile.compile.encoding import Encoding, Floats
+from dflash_compile.compile.lowered import Lowered, Payload
+from dflash_compile.compile.quantize import Blocks
+from dflash_compile.export.graph import WeightRef
+from dflash_compile.export.signature import Signature
+from dflash_compile.runtime.errors import BuildError
+
+WEIGHTS = {"a": torch.randn(37, 64), "b": torch.randn(5)}
+
+
+class Counting:
+    """A source that remembers how much it was asked for at once."""
+
+    def __init__(self, weights: Mapping[str, torch.Tensor]) -> None:
+        self.weights, self.reads = weights, list[tuple[str, int]]()
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(value.shape) for name, value in self.weights.items()}
+
+    def rows(self, name: str, start: int, stop: int) -> torch.Tensor:
+        self.reads.append((name, stop - start))
+        return self.weights[name][start:stop]
+
+
+def lowered(*wanted: tuple[str, Encoding]) -> Lowered:
+    """A graph of nothing but initializers."""
+    graph = ir.Graph([], [], nodes=[], opset_imports={"": 24}, name="g")
+    payloads = {}
+    for name, encoding in wanted:
+        shape = tuple(WEIGHTS[name].shape)
+        for index, part in enumerate(encoding.parts(shape)):
+            key = f"{name}{part.suffix}"
+            graph.initializers.add(ir.Value(name=key, shape=ir.Shape(part.shape), type=ir.TensorType(part.dtype)))
+            payloads[key] = Payload(WeightRef("target", name), encoding, shape, index)
+    return Lowered(Signature("target", (), ()), ir.Model(graph, ir_version=11), payloads)
+
+
+def read(path: Path) -> dict[str, np.ndarray]:
+    return {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in onnx.load(path).graph.initializer}
+
+
+def test_every_part_is_found_at_its_place(tmp_path: Path) -> None:
+    encoding = Blocks(4, 32)
+    form = lowered(("a", encoding), ("b", Floats()))
+    size = size_of(form)
+    found = read(bind(form, {"target": Counting(WEIGHTS)}, tmp_path, "g.onnx"))
+    for part, wanted in zip(encoding.parts((37, 64)), encoding.encode(WEIGHTS["a"]), strict=True):
+        np.testing.assert_array_equal(found[f"a{part.suffix}"], wanted)
+    np.testing.assert_array_equal(found["b"], WEIGHTS["b"].numpy())
+    assert (tmp_path / "g.onnx.data").stat().st_size == size
+
+
+def test_references_are_relative_and_aligned(tmp_path: Path) -> None:
+    path = bind(lowered(("a", Blocks(8, 64)), ("b", Floats())), {"target": Counting(WEIGHTS)}, tmp_path, "g.onnx")
+    for tensor in onnx.load(path, load_external_data=False).graph.initializer:
+        where = {entry.key: entry.value for entry in tensor.external_data}
+        assert where["location"] == "g.onnx.data"
+        assert int(where["offset"]) % ALIGNMENT == 0
+    assert str(tmp_path).encode() not in path.read_bytes()
+
+
+def test_a_tensor_passes_in_chunks_and_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(binding, "CHUNK_BYTES", 10 * 64 * 4)
+    source = Counting(WEIGHTS)
+    found = read(bind(lowered(("a", Blocks(4, 32))), {"target": source}, tmp_path, "g.onnx"))
+    assert source.reads == [("a", 10), ("a", 10), ("a", 10), ("a", 7)]
+    np.testing.assert_array_equal(found["a.int4"], Blocks(4, 32).encode(WEIGHTS["a"])[0])
+
+
+def test_progress_adds_up_to_every_byte_written(tmp_path: Path) -> None:
+    steps: list[int] = []
+    form = lowered(("a", Floats()), ("b", Floats(half=True)))
+    total = sum(payload.stored.bytes for payload in form.payloads.values())
+    bind(form, {"target": Counting(WEIGHTS)}, tmp_path, "g.onnx", steps.append)
+    assert sum(steps) == total
+
+
+@pytest.mark.parametrize("weights", [{}, {"a": torch.randn(36, 64)}])
+def test_a_tensor_of_another_shape_is_refused(tmp_path: Path, weights: dict[str, torch.Tensor]) -> None:
+    with pytest.raises(BuildError, match="tensor 'a'"):
+        bind(lowered(("a", Floats())), {"target": Counting(weights)}, tmp_path, "g.onnx")

@@ -1,0 +1,112 @@
+"""The whole build: what a bundle holds, that it is reproducible, and what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import models
+import onnx
+import pytest
+import torch
+
+from dflash_compile.compile.build import BuildOptions, build
+from dflash_compile.export import open_drafter, open_target
+from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
+from dflash_compile.runtime.bundle.read import open_bundle
+from dflash_compile.runtime.errors import BuildError, DFlashError, PairingError, UsageError
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[TargetCheckpoint, DrafterCheckpoint]:
+    folder = tmp_path_factory.mktemp("models")
+    target = models.write_target(folder / "target", "qwen3")
+    return open_target(target), open_drafter(models.write_drafter(folder / "drafter", target))
+
+
+@pytest.fixture(scope="module")
+def bundle(pair: tuple[TargetCheckpoint, DrafterCheckpoint], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(*pair, tmp_path_factory.mktemp("out") / "bundle", BuildOptions(precision="int4", context=96, block=5))
+
+
+def contents(bundle: Path) -> dict[str, bytes]:
+    return {path.relative_to(bundle).as_posix(): path.read_bytes() for path in bundle.rglob("*") if path.is_file()}
+
+
+def test_the_runtime_accepts_it(bundle: Path, pair: tuple[TargetCheckpoint, DrafterCheckpoint]) -> None:
+    manifest = open_bundle(bundle).manifest
+    assert (manifest.context, manifest.pairing.block, manifest.target.precision) == (96, 5, "int4")
+    assert manifest.pairing.taps == list(pair[1].spec.taps)
+    assert manifest.target.sources == dict(pair[0].files)
+    assert [graph.role for graph in (*manifest.target.graphs, *manifest.drafter.graphs)] == ["target", "inject", "draft"]
+    assert manifest.config == {"backend": "onnxruntime", "precision": "int4", "context": 96, "block": 5}
+
+
+def test_equal_inputs_give_equal_bytes(bundle: Path, pair: tuple[TargetCheckpoint, DrafterCheckpoint], tmp_path: Path) -> None:
+    """From checkpoints opened anew, at another path."""
+    again = [open_target(pair[0].path), open_drafter(pair[1].path)]
+    assert contents(build(*again, tmp_path / "elsewhere", BuildOptions(precision="int4", context=96, block=5))) == contents(bundle)
+
+
+def test_it_names_no_path_of_the_build_machine(bundle: Path, pair: tuple[TargetCheckpoint, DrafterCheckpoint]) -> None:
+    homes = [str(path).encode() for path in (bundle.parent, pair[0].path, Path(torch.__file__).parent)]
+    for name, data in contents(bundle).items():
+        assert not any(home in data for home in homes), name
+
+
+def test_the_target_carries_nothing_of_the_drafter(bundle: Path) -> None:
+    names = {tensor.name for tensor in onnx.load(bundle / "target" / "target.onnx", load_external_data=False).graph.initializer}
+    assert not any(name.startswith("drafter.") for name in names)
+    assert any(name.startswith("target.") for name in names)
+
+
+def test_sensitive_weights_stay_in_float32(bundle: Path) -> None:
+    model = onnx.load(bundle / "drafter" / "inject.onnx", load_external_data=False)
+    kinds = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    assert kinds["drafter.fc.weight"] == onnx.TensorProto.FLOAT
+    assert kinds["drafter.layers.0.self_attn.k_proj.weight.int4"] == onnx.TensorProto.UINT8
+
+
+def test_ctrl_c_while_binding_leaves_nothing(pair: tuple[TargetCheckpoint, DrafterCheckpoint], tmp_path: Path) -> None:
+    def impatient(step: str, done: int = 0, total: int = 0) -> None:
+        if step == "binding weights" and done > total / 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build(*pair, tmp_path / "bundle", BuildOptions(context=32), impatient)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_weight_is_found_when_the_engine_is_tried(pair: tuple[TargetCheckpoint, DrafterCheckpoint], tmp_path: Path) -> None:
+    class Damaged:
+        shapes = staticmethod(pair[0].tensors.shapes)
+
+        @staticmethod
+        def rows(name: str, start: int, stop: int) -> torch.Tensor:
+            found = pair[0].tensors.rows(name, start, stop)
+            return found * float("nan") if name.endswith("layers.1.input_layernorm.weight") else found
+
+    with pytest.raises(BuildError, match="not finite"):
+        build(replace(pair[0], tensors=Damaged()), pair[1], tmp_path / "bundle", BuildOptions(precision="fp32", context=32))
+    assert not list(tmp_path.iterdir())
+
+
+def refuse(error: type[DFlashError], pair: tuple[TargetCheckpoint, DrafterCheckpoint], output: Path, options: BuildOptions) -> None:
+    steps: list[str] = []
+    with pytest.raises(error):
+        build(*pair, output, options, lambda step, done=0, total=0: steps.append(step))
+    assert "tracing and lowering" not in steps, "it refused only after work had begun"
+
+
+def test_refusals_come_before_any_work(pair: tuple[TargetCheckpoint, DrafterCheckpoint], bundle: Path, tmp_path: Path) -> None:
+    refuse(UsageError, pair, bundle, BuildOptions())
+    refuse(UsageError, pair, tmp_path / "b", BuildOptions(backend="abacus"))
+    refuse(UsageError, pair, tmp_path / "b", BuildOptions(block=pair[1].spec.block + 1))
+    refuse(PairingError, pair, tmp_path / "b", BuildOptions(context=pair[0].spec.max_positions + 1))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("wrong", [{"precision": "int3"}, {"block": 1}, {"context": 0}])
+def test_options_that_fit_no_model_are_refused_at_once(wrong: dict[str, int | str]) -> None:
+    with pytest.raises(UsageError):
+        BuildOptions(**wrong)  # type: ignore[arg-type]

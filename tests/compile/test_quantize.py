@@ -1,0 +1,65 @@
+"""Block quantisation: error bounds, exact values, independence of chunks, and the layout ONNX Runtime reads."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from dflash_compile.compile.quantize import Blocks, block_for
+
+
+@pytest.mark.parametrize(("width", "block"), [(576, 64), (1536, 64), (96, 32), (160, 32), (48, 16), (100, None)])
+def test_block_sizes_divide_the_width(width: int, block: int | None) -> None:
+    assert block_for(width) == block
+
+
+@settings(max_examples=40, deadline=None)
+@given(bits=st.sampled_from([4, 8]), scale=st.floats(1e-6, 1e4), shift=st.floats(-3, 3), seed=st.integers(0, 1000))
+def test_the_error_is_at_most_half_a_step(bits: int, scale: float, shift: float, seed: int) -> None:
+    weight = (torch.randn(3, 64, generator=torch.Generator().manual_seed(seed)) + shift) * scale
+    encoding = Blocks(bits, 32)
+    parts = encoding.encode(weight)
+    step = torch.from_numpy(parts[1]).repeat_interleave(32, 1)
+    # A zero point is a whole number too: with four bits its own rounding may cost another half step at the ends.
+    allowed = 0.5 if bits == 8 else 1.0
+    assert ((encoding.decode(parts) - weight).abs() <= step * (allowed + 1e-3)).all()
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_constant_blocks_survive(bits: int) -> None:
+    for value in (0.0, 2.5, -1.0):
+        weight = torch.full((2, 32), value)
+        torch.testing.assert_close(Blocks(bits, 32).decode(Blocks(bits, 32).encode(weight)), weight, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_chunks_encode_as_the_whole_does(bits: int) -> None:
+    weight, encoding = torch.randn(10, 96), Blocks(bits, 32)
+    whole = encoding.encode(weight)
+    pieces = [encoding.encode(weight[start : start + 3]) for start in range(0, 10, 3)]
+    for index, part in enumerate(encoding.parts((10, 96))):
+        np.testing.assert_array_equal(np.concatenate([piece[index] for piece in pieces]), whole[index])
+        assert whole[index].shape == part.shape
+        assert whole[index].nbytes == part.bytes
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_onnx_runtime_reads_the_layout(bits: int) -> None:
+    """Without `accuracy_level` the kernel computes in float32, so it must agree with the decoded weight."""
+    n, k = 6, 96
+    encoding, weight = Blocks(bits, 32), torch.randn(6, 96)
+    parts = encoding.encode(weight)
+    tensors = [numpy_helper.from_array(part, f"w{index}") for index, part in enumerate(parts)]
+    node = helper.make_node("MatMulNBits", ["x", *(t.name for t in tensors)], ["y"], domain="com.microsoft", K=k, N=n, bits=bits, block_size=32)
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph([node], "g", [value("x", TensorProto.FLOAT, [1, 5, k])], [value("y", TensorProto.FLOAT, [1, 5, n])], tensors)
+    imports = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    session = onnxruntime.InferenceSession(helper.make_model(graph, opset_imports=imports, ir_version=10).SerializeToString())
+    x = torch.randn(1, 5, k)
+    (found,) = session.run(None, {"x": x.numpy()})
+    np.testing.assert_allclose(found, (x @ encoding.decode(parts).T).numpy(), atol=1e-3)

@@ -1,0 +1,134 @@
+"""The exported drafter against the published implementation (PyPI `dflash`), over cycles of which only part is accepted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import models
+import numpy as np
+import pytest
+import torch
+from forms import FORMS, Cached, bound, ort_call, runtimes, torch_drafter
+
+from dflash_compile.export import open_drafter, open_target
+from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
+from dflash_compile.export.graph import Graph
+from dflash_compile.export.trace import EMBEDDING, trace_draft, trace_inject
+
+published = pytest.importorskip("dflash.model", reason="PyPI dflash is the implementation to compare with")
+
+CONTEXT, BLOCK, TOLERANCE = 64, 6, 1e-3
+COMMITTED = (11, 1, 6, 3, 2)
+"""rows of context per cycle: the prompt, then one more than the accepted proposals"""
+SLIDING = ["sliding_attention", "full_attention"]
+DRAFTERS = {
+    "full": {},
+    "biased": {"attention_bias": True},
+    "sliding-causal": {"layer_types": SLIDING, "sliding_window": 7, "use_sliding_window": True},
+    "sliding-both-ways": {"layer_types": SLIDING, "sliding_window": 4, "use_sliding_window": True, "is_causal": False},
+    "other-heads": {"num_key_value_heads": 1, "head_dim": 32},
+}
+
+
+@dataclass(frozen=True)
+class Pair:
+    target: TargetCheckpoint
+    drafter: DrafterCheckpoint
+    path: Path
+    graphs: dict[str, Graph]
+
+    def prepared(self) -> list[tuple[np.ndarray, int, list[int]]]:
+        """(taps, position, block) of every cycle."""
+        generator = torch.Generator().manual_seed(5)
+        cycles, position = [], 0
+        for rows in COMMITTED:
+            taps = torch.randn(rows, len(self.drafter.spec.taps) * self.target.spec.hidden, generator=generator).numpy()
+            anchor = int(torch.randint(4, self.target.spec.vocab, (1,), generator=generator))
+            cycles.append((taps, position, [anchor] + [self.drafter.spec.mask_id] * (BLOCK - 1)))
+            position += rows
+        return cycles
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return models.write_target(tmp_path_factory.mktemp("target"))
+
+
+@pytest.fixture(scope="module", params=DRAFTERS)
+def both(request: pytest.FixtureRequest, target: Path, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    path = models.write_drafter(tmp_path_factory.mktemp("drafter"), target, block=BLOCK, taps=(2, 0), **DRAFTERS[request.param])
+    opened, drafter = open_target(target), open_drafter(path)
+    graphs = {"inject": trace_inject(drafter, opened.spec, CONTEXT), "draft": trace_draft(drafter, opened.spec, CONTEXT)}
+    return Pair(opened, drafter, path, graphs)
+
+
+@pytest.fixture(scope="module")
+def expected(both: Pair) -> list[np.ndarray]:
+    """Logits of every cycle by the published model, whose cache is cropped back to the context after each."""
+    model = published.DFlashDraftModel.from_pretrained(both.path, dtype=torch.float32).eval()
+    embedding, cache = both.target.read(EMBEDDING).float(), published._make_cache(model.config)
+    head = both.target.read("lm_head.weight").float()
+    logits = []
+    for taps, position, block in both.prepared():
+        end = position + len(taps)
+        with torch.no_grad():
+            hidden = model(
+                target_hidden=torch.from_numpy(taps)[None],
+                noise_embedding=embedding[block][None],
+                position_ids=torch.arange(position, end + BLOCK)[None],
+                past_key_values=cache,
+                use_cache=True,
+            )
+        published._crop_to(cache, end)
+        logits.append((hidden[0, 1:] @ head.T).numpy())
+    return logits
+
+
+def walk(engine: Cached, both: Pair) -> list[np.ndarray]:
+    logits = []
+    for taps, position, block in both.prepared():
+        engine.inject(taps, position)
+        logits.append(engine.draft(block, position + len(taps)))
+    return logits
+
+
+def compare(found: list[np.ndarray], wanted: list[np.ndarray]) -> None:
+    for cycle, (have, want) in enumerate(zip(found, wanted, strict=True)):
+        np.testing.assert_allclose(have, want, atol=TOLERANCE, rtol=0, err_msg=f"cycle {cycle}")
+        assert (have.argmax(-1) == want.argmax(-1)).all()
+
+
+def test_the_traced_modules_are_the_published_drafter(both: Pair, expected: list[np.ndarray]) -> None:
+    signatures = {role: graph.signature for role, graph in both.graphs.items()}
+    with torch_drafter(both.drafter, both.target, signatures, CONTEXT) as calls:
+        compare(walk(Cached(signatures["inject"], calls["inject"], calls["draft"]), both), expected)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_lowered_form_is_the_published_drafter(both: Pair, expected: list[np.ndarray], form: str, tmp_path: Path) -> None:
+    sources = {"target": both.target.tensors, "drafter": both.drafter.tensors}
+    paths = [bound(both.graphs[role], form, sources, tmp_path) for role in ("inject", "draft")]
+    for runtime in runtimes(form):
+        compare(walk(Cached(both.graphs["inject"].signature, *map(runtime, paths)), both), expected)
+
+
+@pytest.mark.parametrize("both", ["full"], indirect=True)
+def test_a_block_narrower_than_the_drafters_own_runs(both: Pair, tmp_path: Path) -> None:
+    sources = {"target": both.target.tensors, "drafter": both.drafter.tensors}
+    calls = [ort_call(bound(both.graphs[role], "fp32", sources, tmp_path)) for role in ("inject", "draft")]
+    engine = Cached(both.graphs["inject"].signature, *calls)
+    taps, position, block = both.prepared()[0]
+    engine.inject(taps, position)
+    assert engine.draft(block[:2], len(taps)).shape == (1, both.target.spec.vocab)
+
+
+def test_a_shifted_position_shows(both: Pair, expected: list[np.ndarray]) -> None:
+    """Guards the comparison itself: one row off must not pass it."""
+    signatures = {role: graph.signature for role, graph in both.graphs.items()}
+    with torch_drafter(both.drafter, both.target, signatures, CONTEXT) as calls:
+        engine = Cached(signatures["inject"], calls["inject"], calls["draft"])
+        taps, position, block = both.prepared()[0]
+        engine.inject(taps, position)
+        shifted = engine.draft(block, position + len(taps) - 1)
+    assert np.abs(shifted - expected[0]).max() > 10 * TOLERANCE
