@@ -91,6 +91,11 @@ class DflashV1(nn.Module):
         self.layers = nn.ModuleList(DraftLayer(spec, layer) for layer in range(spec.layers))
         self.norm = nn.RMSNorm(spec.hidden, eps=spec.rms_eps)
 
+    @property
+    def draft_layers(self) -> list[DraftLayer]:
+        """`layers` under their own type."""
+        return [layer for layer in self.layers if isinstance(layer, DraftLayer)]
+
     def context_feature(self, taps: torch.Tensor) -> torch.Tensor:
         """hidden_norm(fc(taps)): [N, S, taps_width] to [N, S, H]. It does not pass `input_layernorm`."""
         return self.hidden_norm(self.fc(taps))  # type: ignore[no-any-return]
@@ -118,7 +123,7 @@ class CachedAttend:
     def inject(self, model: DflashV1, taps: torch.Tensor) -> list[torch.Tensor]:
         """Write the context K/V of `taps` [1, S, taps_width] at `position`; returns the new caches."""
         context = model.context_feature(taps)
-        for i, layer in enumerate(model.layers):
+        for i, layer in enumerate(model.draft_layers):
             k, v = layer.self_attn.keys_values(context)
             self._write(i, self._rotate(k), v)
         return self.caches

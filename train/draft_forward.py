@@ -34,7 +34,7 @@ class BlockAttend:
         self.row_tables = [t[rows][:, None].to(dtype) for t in (cos, sin)]
         context_tables = [t[None, None, :length].to(dtype) for t in (cos, sin)]
         self.keys_values = []
-        for layer in model.layers:
+        for layer in model.draft_layers:
             k, v = layer.self_attn.keys_values(context)
             self.keys_values.append((_rotate(k.to(dtype), *context_tables), v.to(dtype)))
         self.context_bias = self._context_bias(rows, anchors, length, dtype)
@@ -52,12 +52,11 @@ class BlockAttend:
         bias = torch.zeros(self.block, self.block, dtype=like.dtype, device=like.device)
         row = torch.arange(self.block, device=like.device)
         distance = row[:, None] - row[None, :]
-        causal, window = self.model.spec.causal, self.model.spec.windows
-        if causal and causal[layer]:
+        spec = self.model.spec
+        if spec.causal and spec.causal[layer]:
             bias = bias.masked_fill(distance < 0, float("-inf"))
-        if window and window[layer] is not None:
-            bias = bias.masked_fill(distance.abs() >= window[layer], float("-inf"))
-        return bias
+        window = spec.windows[layer] if spec.windows else None
+        return bias if window is None else bias.masked_fill(distance.abs() >= window, float("-inf"))
 
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         n, heads, rows, width = q.shape
@@ -75,7 +74,7 @@ class BlockAttend:
         outer, inner = scores.split([outer.shape[-1], block], dim=-1)
         out = (outer.flatten(2, 3) @ context_v).view(n, kv, groups, rows, width)
         out = out + (inner.view(n, kv, groups, blocks, block, block) @ v.view(n, kv, 1, blocks, block, width)).flatten(3, 4)
-        return out.reshape(n, heads, rows, width)
+        return out.reshape(n, heads, rows, width)  # type: ignore[no-any-return]
 
 
 def draft_hidden(model: DflashV1, batch: BlockBatch, embedding: torch.Tensor, block: int, dtype: torch.dtype) -> torch.Tensor:
@@ -88,5 +87,5 @@ def draft_hidden(model: DflashV1, batch: BlockBatch, embedding: torch.Tensor, bl
     ids = torch.full((n, anchors, block), model.spec.mask_id, device=batch.anchors.device)
     ids[:, :, 0] = batch.anchor_tokens
     attend = BlockAttend(model, context, batch.anchors, block, dtype)
-    hidden = model(embedding[ids.flatten(1)].float(), attend)
+    hidden: torch.Tensor = model(embedding[ids.flatten(1)].float(), attend)
     return hidden.view(n, anchors, block, -1)[:, :, 1:]

@@ -60,7 +60,8 @@ def matches(
         some = anchors[part : part + 64]
         wanted = labels[part : part + 64].to(device)
         parts = (features[None, : int(some[-1])], some[None], tokens.long()[some][None])
-        batch = BlockBatch(*(t.to(device) for t in parts), wanted[None])
+        context, places, anchor_tokens = (t.to(device) for t in parts)
+        batch = BlockBatch(context, places, anchor_tokens, wanted[None])
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
             proposals = (draft_hidden(model, batch, embedding, block, dtype)[0] @ head.T).argmax(-1)
         right = (proposals == wanted) & (wanted != IGNORED)

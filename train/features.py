@@ -1,10 +1,10 @@
 """A folder of target-generated sequences and their tap features, appended to and read by memory map.
 
-    tokens.bin     int32, all sequences end to end
-    features.bin   bfloat16, one row of taps * hidden values per token
-    index.jsonl    one line per sequence: {"start", "length", "prompt", "tag"}; written last, so that
-                   an interrupted run loses the sequence under way and nothing else
-    store.json     {"version", "width", "taps", "target"}
+tokens.bin     int32, all sequences end to end
+features.bin   bfloat16, one row of taps * hidden values per token
+index.jsonl    one line per sequence: {"start", "length", "prompt", "tag"}; written last, so that
+               an interrupted run loses the sequence under way and nothing else
+store.json     {"version", "width", "taps", "target"}
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ class BatchedGenerator:
         """Serve `requests` until the iterator ends; `on_finish` gets each sequence as it completes."""
         open_ended = True
         while True:
-            for i, slot in enumerate(self.slots):
+            for i in range(len(self.slots)):
                 while open_ended and self.slots[i] is None:
                     request = next(requests, None)
                     if request is None:
@@ -162,7 +162,7 @@ class BatchedGenerator:
 
     def _choose(self, hidden: torch.Tensor, temperatures: list[float]) -> torch.Tensor:
         logits = self.model.lm_head(hidden).float()
-        tokens = logits.argmax(-1)
+        tokens: torch.Tensor = logits.argmax(-1)
         warm = torch.tensor(temperatures, device=self.device)
         hot = warm.nonzero()[:, 0]
         if len(hot):

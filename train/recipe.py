@@ -24,7 +24,7 @@ from .features import FeatureStore
 from .generation import BatchedGenerator
 from .options import TrainOptions, default_taps
 from .responses import ChatFrame, ResponsePlan, ResponseWriter
-from .trainer import TrainEvent, Trainer
+from .trainer import Trainer, TrainEvent
 from .warm_start import warm_start
 
 PROMPT_ROOM = 320
@@ -83,9 +83,8 @@ def choose_mask_id(tokenizer_json: bytes, target: TargetSpec, wanted: int | None
 
 
 def _tokenizer(checkpoint: TargetCheckpoint) -> Any:
-    from transformers import PreTrainedTokenizerFast
-
     from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
 
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(checkpoint.text.tokenizer_json.decode()))
     tokenizer.chat_template = checkpoint.text.chat_template
@@ -116,8 +115,8 @@ def _trainer(checkpoint: TargetCheckpoint, stores: list[FeatureStore], spec: Dra
         raise UsageError("the feature folder holds no sequence to train on", fix="ask for more --response-tokens")
     tokens, _, _ = corpus.triple(corpus.train[0])
     warm_start(model, target, tokens.long()[None])
-    head = target.get_output_embeddings().weight.to(device)
-    embedding = target.get_input_embeddings().weight.to(device)
+    head: torch.Tensor = target.get_output_embeddings().weight.to(device)
+    embedding: torch.Tensor = target.get_input_embeddings().get_parameter("weight").to(device)
     return Trainer(model.to(device), embedding, head, corpus, options, state)
 
 
@@ -187,7 +186,7 @@ def train(
         if event.acceptance is not None:
             last[:] = [event.acceptance]
             detail += f", τ {event.acceptance.tau:.3f}"
-        entry = {"step": event.clock.step, "rows": event.clock.rows, "loss": event.loss, "learning_rate": event.learning_rate}
+        entry: dict[str, object] = {"step": event.clock.step, "rows": event.clock.rows, "loss": event.loss, "learning_rate": event.learning_rate}
         if event.acceptance is not None:
             entry |= {"tau": event.acceptance.tau, "by_position": list(event.acceptance.by_position)}
         log.write(json.dumps(entry) + "\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -31,7 +30,7 @@ def save_state(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, c
             tensors[f"{key}.{name}"] = torch.as_tensor(value).detach().clone().contiguous()
     partial = path.with_suffix(".partial")
     save_file(tensors, partial, metadata={"clock": json.dumps(asdict(clock))})
-    os.replace(partial, path)
+    partial.replace(path)
 
 
 def load_state(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> Clock:

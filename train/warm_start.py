@@ -37,7 +37,7 @@ def warm_start(model: DflashV1, target: Any, sample: torch.Tensor) -> None:
     """
     sources = list(target.model.layers)[-model.spec.layers :]
     sizes = _projection_sizes(target, sources, sample)
-    for layer, source in zip(model.layers, sources, strict=True):
+    for layer, source in zip(model.draft_layers, sources, strict=True):
         for name, parameter in source.named_parameters():
             layer.get_parameter(name).copy_(parameter)
         attention = source.self_attn
