@@ -36,8 +36,7 @@ def bind(lowered: Lowered, sources: Mapping[Owner, TensorSource], directory: Pat
     """
     location = f"{name}.data"
     model = lowered.model
-    constants = {str(v.name): v.const_value for v in model.graph.initializers.values() if v.const_value is not None and v.const_value.nbytes > _INLINE_BYTES}
-    sizes = {key: payload.stored.bytes for key, payload in lowered.payloads.items()} | {key: tensor.nbytes for key, tensor in constants.items()}
+    constants, sizes = _constants(model), _sizes(lowered)
     offsets, end = _layout(sizes)
     with (directory / location).open("wb") as data:
         data.truncate(end)
@@ -58,8 +57,20 @@ def bind(lowered: Lowered, sources: Mapping[Owner, TensorSource], directory: Pat
 
 
 def size_of(lowered: Lowered) -> int:
-    """Bytes that binding will write, but for the graph file itself."""
-    return _layout({key: payload.stored.bytes for key, payload in lowered.payloads.items()})[1]
+    """Bytes of arrays that binding will write. The files are a little larger: pages, and the graph itself."""
+    return sum(_sizes(lowered).values())
+
+
+def _constants(model: ir.Model) -> dict[str, ir.TensorProtocol]:
+    """The arrays known already that are too large for the graph file."""
+    known = {str(value.name): value.const_value for value in model.graph.initializers.values()}
+    return {key: tensor for key, tensor in known.items() if tensor is not None and tensor.nbytes > _INLINE_BYTES}
+
+
+def _sizes(lowered: Lowered) -> dict[str, int]:
+    """Bytes of every array of the data file, in order."""
+    weights = {key: payload.stored.bytes for key, payload in lowered.payloads.items()}
+    return weights | {key: tensor.nbytes for key, tensor in _constants(lowered.model).items()}
 
 
 def _layout(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:

@@ -69,7 +69,10 @@ def _disk_faults(place: Path) -> Iterator[None]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS):
             raise
         raise BuildError(
-            "the bundle could not be written", where=str(place.parent), why=error.strerror or str(error), fix="free some space, or choose another output"
+            "the bundle could not be written",
+            where=str(place.parent),
+            why=error.strerror or str(error),
+            fix="check the space and the permissions there, or choose another output",
         ) from error
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from dflash_compile.compile.semantics import DOMAIN
+from ..semantics import DOMAIN
 
 Value = ir.Value | None
 

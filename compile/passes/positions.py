@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx_ir as ir
 
@@ -22,9 +24,9 @@ class Positions:
         self.rows_of = model.graph.inputs[0]
         self._made: dict[object, ir.Value] = {}
 
-    def _once(self, key: object, make: object) -> ir.Value:
+    def _once(self, key: object, make: Callable[[], ir.Value]) -> ir.Value:
         if key not in self._made:
-            self._made[key] = make()  # type: ignore[operator]
+            self._made[key] = make()
         return self._made[key]
 
     def start(self) -> ir.Value:
@@ -70,9 +72,9 @@ class Positions:
             if causal:
                 mask = edit.one("LessOrEqual", [column, row])
             else:
-                end = edit.one("Add", [self.start(), self.rows()])
-                last = edit.one("Add", [edit.one("Sub", [row, row]), end])
-                mask = edit.one("Less", [column, last])
+                written = edit.one("Less", [column, edit.one("Add", [self.start(), self.rows()])])
+                shape = edit.one("Concat", [self.rows(), edit.constant(np.array([length], np.int64))], {"axis": 0})
+                mask = edit.one("Expand", [written, shape])
             if window != NO_WINDOW:
                 distance = edit.one("Abs", [edit.one("Sub", [row, column])])
                 mask = edit.one("And", [mask, edit.one("Less", [distance, edit.constant(np.array(window, np.int64))])])

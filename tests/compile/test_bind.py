@@ -20,6 +20,7 @@ from dflash_compile.export.graph import WeightRef
 from dflash_compile.export.signature import Signature
 from dflash_compile.runtime.errors import BuildError
 
+TABLE = np.arange(2000, dtype=np.float32)
 WEIGHTS = {"a": torch.randn(37, 64), "b": torch.randn(5)}
 
 
@@ -47,6 +48,9 @@ def lowered(*wanted: tuple[str, Encoding]) -> Lowered:
             key = f"{name}{part.suffix}"
             graph.initializers.add(ir.Value(name=key, shape=ir.Shape(part.shape), type=ir.TensorType(part.dtype)))
             payloads[key] = Payload(WeightRef("target", name), encoding, shape, index)
+    graph.initializers.add(
+        ir.Value(name="table", const_value=ir.tensor(TABLE, name="table"), shape=ir.Shape(TABLE.shape), type=ir.TensorType(ir.DataType.FLOAT))
+    )
     return Lowered(Signature("target", (), ()), ir.Model(graph, ir_version=11), payloads)
 
 
@@ -57,12 +61,13 @@ def read(path: Path) -> dict[str, np.ndarray]:
 def test_every_part_is_found_at_its_place(tmp_path: Path) -> None:
     encoding = Blocks(4, 32)
     form = lowered(("a", encoding), ("b", Floats()))
-    size = size_of(form)
+    stored = size_of(form)
     found = read(bind(form, {"target": Counting(WEIGHTS)}, tmp_path, "g.onnx"))
     for part, wanted in zip(encoding.parts((37, 64)), encoding.encode(WEIGHTS["a"]), strict=True):
         np.testing.assert_array_equal(found[f"a{part.suffix}"], wanted)
     np.testing.assert_array_equal(found["b"], WEIGHTS["b"].numpy())
-    assert (tmp_path / "g.onnx.data").stat().st_size == size
+    np.testing.assert_array_equal(found["table"], TABLE)
+    assert stored <= (tmp_path / "g.onnx.data").stat().st_size < stored + len(found) * ALIGNMENT
 
 
 def test_references_are_relative_and_aligned(tmp_path: Path) -> None:
@@ -85,7 +90,7 @@ def test_a_tensor_passes_in_chunks_and_is_read_once(tmp_path: Path, monkeypatch:
 def test_progress_adds_up_to_every_byte_written(tmp_path: Path) -> None:
     steps: list[int] = []
     form = lowered(("a", Floats()), ("b", Floats(half=True)))
-    total = sum(payload.stored.bytes for payload in form.payloads.values())
+    total = size_of(form)
     bind(form, {"target": Counting(WEIGHTS)}, tmp_path, "g.onnx", steps.append)
     assert sum(steps) == total
 
