@@ -10,12 +10,13 @@ import torch
 
 from .blocks import BlockBatch, pack
 from .features import Entry, FeatureStore
+from .raw_text import TAG
 
 Triple = tuple[torch.Tensor, torch.Tensor, int]
 
 
 class Corpus:
-    """Sequences of one or more feature stores, split once: every `held_out`-th sequence of a store is never trained on."""
+    """Sequences of one or more feature stores, split once: every `held_out`-th response of a store is never trained on."""
 
     def __init__(self, stores: Iterable[FeatureStore], held_out: int) -> None:
         self.train: list[tuple[int, Entry]] = []
@@ -25,7 +26,8 @@ class Corpus:
             self._maps.append(store.read())
             for place, entry in enumerate(store.entries):
                 if entry.length - entry.prompt >= 3:  # an anchor needs a token after it
-                    (self.test if place % held_out == 0 else self.train).append((index, entry))
+                    kept_apart = place % held_out == 0 and entry.tag != TAG
+                    (self.test if kept_apart else self.train).append((index, entry))
 
     def triple(self, item: tuple[int, Entry]) -> Triple:
         """(tokens [t], features [t, width], prompt length) of one sequence, memory-mapped."""

@@ -23,6 +23,8 @@ class TrainOptions:
     response_tokens: int = 400_000
     """response tokens to generate; those already in the feature folder count"""
     response_limit: int = 256
+    text_tokens: int = 350_000
+    """tokens of plain text from the standard library to train on as well; 0 for none"""
     steps: int = 5000
     minutes: float | None = None
     """train for this long instead of `steps`; the schedule follows the clock"""
@@ -51,6 +53,8 @@ class TrainOptions:
             raise UsageError(f"block must be between 2 and 64 rows, not {self.block}", where="training option block")
         if self.held_out < 2:
             raise UsageError("held_out must be at least 2: with 1 nothing is left to train on", where="training option held_out")
+        if self.text_tokens < 0:
+            raise UsageError(f"text_tokens must not be negative, not {self.text_tokens}", where="training option text_tokens")
         if self.minutes is not None and self.minutes <= 0:
             raise UsageError(f"minutes must be positive, not {self.minutes}", where="training option minutes")
         for name in ("warm_up", "full_share"):

@@ -150,6 +150,15 @@ def _fill(template: str, rng: random.Random) -> str:
 
 
 @cache
+def library_files() -> list[Path]:
+    """Every source file of the standard library over 2000 bytes, its tests left out, sorted by path."""
+    root = Path(inspect.__file__).parent
+    skipped = {"test", "tests", "site-packages", "idle_test", "__pycache__", "encodings", "pydoc_data"}
+    files = (f for f in root.rglob("*.py") if not skipped & set(f.relative_to(root).parts))
+    return sorted(f for f in files if f.stat().st_size > 2000)
+
+
+@cache
 def _module_files() -> list[Path]:
     """Source files of the standard library's plain modules, sorted by name."""
     names = sorted(m.name for m in pkgutil.iter_modules() if m.name in sys.stdlib_module_names and not m.name.startswith("_"))

@@ -23,6 +23,7 @@ from .evaluate import Acceptance
 from .features import FeatureStore
 from .generation import BatchedGenerator
 from .options import TrainOptions, default_taps
+from .raw_text import TAG, add_raw_text
 from .responses import ChatFrame, ResponsePlan, ResponseWriter
 from .trainer import Trainer, TrainEvent
 from .warm_start import warm_start
@@ -33,7 +34,7 @@ PROMPT_ROOM = 320
 
 @dataclass(frozen=True)
 class TrainProgress:
-    """Where a run is: `phase` is "responses" or "training"; `done` of `total` in the phase's own unit."""
+    """Where a run is: `phase` is "plain text", "responses" or "training"; `done` of `total` in the phase's own unit."""
 
     phase: str
     done: float
@@ -93,11 +94,18 @@ def _tokenizer(checkpoint: TargetCheckpoint) -> Any:
 
 
 def _generate(checkpoint: TargetCheckpoint, store: FeatureStore, spec: DrafterSpec, options: TrainOptions, report: Callable[[TrainProgress], None]) -> None:
-    """Fill `store` up to `options.response_tokens`; does nothing when it already holds them."""
+    """Fill `store` up to `options.text_tokens` and `options.response_tokens`; does nothing when it already holds them."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    if sum(e.length - e.prompt for e in store.entries) >= options.response_tokens:
+    texts = sum(e.length for e in store.entries if e.tag == TAG)
+    responses = sum(e.length - e.prompt for e in store.entries if e.tag != TAG)
+    if texts >= options.text_tokens and responses >= options.response_tokens:
         return
     model = load_model(checkpoint, torch.bfloat16, device)
+
+    def reading(done: int, total: int) -> None:
+        report(TrainProgress("plain text", done, total, f"{len(store.entries)} sequences"))
+
+    add_raw_text(store, model, _tokenizer(checkpoint), spec.taps, options.text_tokens, options.seed, reading)
     length = PROMPT_ROOM + options.response_limit
     generator = BatchedGenerator(model, spec.taps, frozenset(checkpoint.spec.eos_ids), slots=128, length=length, seed=options.seed + len(store.entries))
     plan = ResponsePlan(options.response_tokens, options.seed, options.response_limit)
@@ -123,7 +131,8 @@ def _trainer(checkpoint: TargetCheckpoint, stores: list[FeatureStore], spec: Dra
 def card(checkpoint: TargetCheckpoint, trainer: Trainer, spec: DrafterSpec, acceptance: Acceptance) -> str:
     """README of the trained drafter: how it was made and what it does."""
     options, clock = trainer.options, trainer.clock
-    kept = sum(entry.length - entry.prompt for _, entry in trainer.corpus.train)
+    kept = sum(entry.length - entry.prompt for _, entry in trainer.corpus.train if entry.tag != TAG)
+    plain = sum(entry.length for _, entry in trainer.corpus.train if entry.tag == TAG)
     positions = ", ".join(f"{share:.2f}" for share in acceptance.by_position)
     sources = "\n".join(f"- `{name}`: sha256 `{digest}`" for name, digest in sorted(checkpoint.files.items()))
     settings = "\n".join(f"- {name}: {value}" for name, value in asdict(options).items() if value is not None)
@@ -137,7 +146,7 @@ A DFlash drafter (z-lab v1 layout) for exactly one target, **{checkpoint.spec.na
 | block | {spec.block} rows (the anchor and {spec.block - 1} proposals) |
 | taps (output of 0-based layer) | {list(spec.taps)} of {spec.target_layers} |
 | mask token id | {spec.mask_id} |
-| trained on | {kept} response tokens of the target itself, {len(trainer.corpus.train)} sequences |
+| trained on | {kept} response tokens of the target itself and {plain} of plain text, {len(trainer.corpus.train)} sequences |
 | optimisation | {clock.step} steps, {clock.rows} block rows, {clock.seconds / 3600:.2f} hours |
 | held-out τ | {acceptance.tau:.3f} tokens a cycle over {len(trainer.held_out)} sequences never trained on, by walking them in torch |
 | accepted by position | {positions} |

@@ -15,6 +15,7 @@ from typing import Any
 from .features import FeatureStore
 from .generation import BatchedGenerator, Request, Sequence
 from .prompts import template_prompts
+from .raw_text import TAG
 
 ASK = "ask"
 ANSWER = "answer"
@@ -56,7 +57,7 @@ class ResponseWriter:
 
     def __init__(self, store: FeatureStore, frame: ChatFrame, generator: BatchedGenerator, plan: ResponsePlan) -> None:
         self.store, self.frame, self.generator, self.plan = store, frame, generator, plan
-        self.kept = sum(entry.length - entry.prompt for entry in store.entries)
+        self.kept = sum(entry.length - entry.prompt for entry in store.entries if entry.tag != TAG)
         self.random = random.Random(plan.seed * 7919 + len(store.entries))
         self.templates = template_prompts(plan.seed * 104729 + len(store.entries))
         self.questions: deque[tuple[int, ...]] = deque()
