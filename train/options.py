@@ -38,6 +38,8 @@ class TrainOptions:
     loss_vocabulary: int = 8192
     """most frequent response tokens the loss is normalised over; the last `full_share` of the run uses the whole vocabulary"""
     full_share: float = 0.1
+    soft_share: float = 0.5
+    """how much of the loss is against the target's own distribution; the rest is against the token it said"""
     held_out: int = 40
     """one sequence in this many is kept for τ and never trained on"""
     evaluate_every: int = 250
@@ -57,6 +59,8 @@ class TrainOptions:
             raise UsageError(f"text_tokens must not be negative, not {self.text_tokens}", where="training option text_tokens")
         if self.minutes is not None and self.minutes <= 0:
             raise UsageError(f"minutes must be positive, not {self.minutes}", where="training option minutes")
+        if not 0 <= self.soft_share <= 1:
+            raise UsageError(f"soft_share must be between 0 and 1, not {self.soft_share}", where="training option soft_share")
         for name in ("warm_up", "full_share"):
             if not 0 <= getattr(self, name) < 1:
                 raise UsageError(f"{name} is a share of the run, between 0 and 1, not {getattr(self, name)}", where=f"training option {name}")

@@ -25,6 +25,7 @@ from .generation import BatchedGenerator
 from .options import TrainOptions, default_taps
 from .raw_text import TAG, add_raw_text
 from .responses import ChatFrame, ResponsePlan, ResponseWriter
+from .teacher import Teacher
 from .trainer import Trainer, TrainEvent
 from .warm_start import warm_start
 
@@ -125,7 +126,8 @@ def _trainer(checkpoint: TargetCheckpoint, stores: list[FeatureStore], spec: Dra
     warm_start(model, target, tokens.long()[None])
     head: torch.Tensor = target.get_output_embeddings().weight.to(device)
     embedding: torch.Tensor = target.get_input_embeddings().get_parameter("weight").to(device)
-    return Trainer(model.to(device), embedding, head, corpus, options, state)
+    teacher = Teacher(target, spec.taps).to(device, torch.bfloat16)
+    return Trainer(model.to(device), embedding, head, corpus, options, state, teacher)
 
 
 def card(checkpoint: TargetCheckpoint, trainer: Trainer, spec: DrafterSpec, acceptance: Acceptance) -> str:

@@ -19,6 +19,7 @@ from .draft_forward import draft_hidden
 from .evaluate import Acceptance, evaluate
 from .options import TrainOptions
 from .state import Clock, load_state, save_state
+from .teacher import Teacher
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,19 @@ class Vocabulary:
         return torch.where(labels == IGNORED, IGNORED, self.index[labels.clamp(min=0)])
 
 
-def block_loss(model: DflashV1, batch: BlockBatch, embedding: torch.Tensor, vocabulary: Vocabulary, gamma: float) -> torch.Tensor:
-    """Cross-entropy of every labelled row, weighted exp(-(k - 1) / gamma) and divided by the weights' sum."""
+def block_loss(
+    model: DflashV1,
+    batch: BlockBatch,
+    embedding: torch.Tensor,
+    vocabulary: Vocabulary,
+    gamma: float,
+    teacher: Teacher | None = None,
+    soft_share: float = 0.0,
+) -> torch.Tensor:
+    """Cross-entropy of every labelled row, weighted exp(-(k - 1) / gamma) and divided by the weights' sum.
+
+    With a `teacher`, `soft_share` of it is against the target's distribution over the same vocabulary.
+    """
     block = batch.labels.shape[-1] + 1
     hidden = draft_hidden(model, batch, embedding, block, torch.bfloat16)
     labels = vocabulary.labels(batch.labels)
@@ -66,15 +78,30 @@ def block_loss(model: DflashV1, batch: BlockBatch, embedding: torch.Tensor, voca
     logits = hidden[kept] @ vocabulary.head.T
     weights = row_weights(block, gamma).to(logits.device).expand(labels.shape)[kept]
     losses = F.cross_entropy(logits.float(), labels[kept], reduction="none")
+    if teacher is not None and soft_share > 0:
+        wanted = (teacher.rows(batch)[kept] @ vocabulary.head.T).float().softmax(-1)
+        losses = (1 - soft_share) * losses + soft_share * F.cross_entropy(logits.float(), wanted, reduction="none")
     return (losses * weights).sum() / weights.sum()
 
 
 class Trainer:
     """Trains `model` against a frozen embedding and head."""
 
-    def __init__(self, model: DflashV1, embedding: torch.Tensor, head: torch.Tensor, corpus: Corpus, options: TrainOptions, state: Path) -> None:
-        """`embedding`, `head` [V, H] float32 on the model's device; `state` is the checkpoint file, resumed from when it exists."""
-        self.model, self.corpus, self.options, self.state = model, corpus, options, state
+    def __init__(
+        self,
+        model: DflashV1,
+        embedding: torch.Tensor,
+        head: torch.Tensor,
+        corpus: Corpus,
+        options: TrainOptions,
+        state: Path,
+        teacher: Teacher | None = None,
+    ) -> None:
+        """`embedding`, `head` [V, H] float32 on the model's device; `state` is the checkpoint file, resumed from when it exists.
+
+        Without a `teacher` the loss knows only the tokens that were said.
+        """
+        self.model, self.corpus, self.options, self.state, self.teacher = model, corpus, options, state, teacher
         self.device = embedding.device
         self.embedding, self.head = embedding, head
         self.optimiser = torch.optim.AdamW(model.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay, betas=(0.9, 0.95))
@@ -99,7 +126,7 @@ class Trainer:
             group["lr"] = rate_at(self.done, options)
         vocabulary = self.whole if self.done > 1 - options.full_share else self.frequent
         with torch.autocast(self.device.type, dtype=torch.bfloat16):
-            loss = block_loss(self.model, batch, self.embedding, vocabulary, gamma_for(options.block))
+            loss = block_loss(self.model, batch, self.embedding, vocabulary, gamma_for(options.block), self.teacher, options.soft_share)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), options.clip)
         self.optimiser.step()
