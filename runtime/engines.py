@@ -16,7 +16,7 @@ from .errors import LengthError, UsageError
 
 @dataclass(frozen=True, slots=True)
 class Taps:
-    """Tap outputs of the target's last call, where the target wrote them: valid until its next call."""
+    """Tap outputs of the target's last calls, where the target wrote them: valid until its next call."""
 
     memory: Any
     """the back-end's own handle; holds [1, at least `rows`, taps · hidden], row 0 first"""
@@ -44,15 +44,25 @@ class TargetEngine(ABC):
         return choice
 
     @final
-    def verify(self, block: Sequence[int], position: int) -> Sequence[int]:
-        """Write the K/V of `block` and return the target's choice after each of its rows."""
-        choices = self._verify_impl(self._padded(block, position), position)
-        self._rows = len(block)
+    def verify(self, block: Sequence[int], position: int, keep: int = 0) -> Sequence[int]:
+        """Write the K/V of `block` and return the target's choice after each of its rows.
+
+        The taps of this call go behind the first `keep` rows of those before, so that several calls can be injected as one.
+        """
+        rows = self._padded(block, position)
+        if not 0 <= keep <= min(self._rows, self.widest - len(rows)):
+            raise UsageError(f"{keep} rows of taps to keep", why=f"{self._rows} are there, and {self.widest} fit with the {len(rows)} of this call")
+        choices = self._verify_impl(rows, position, keep)
+        self._rows = keep + len(block)
         return choices[: len(block)]
+
+    def room(self, keep: int, rows: int) -> bool:
+        """Whether a call of `rows` can keep the taps of `keep` rows before it."""
+        return keep + max(rows, self.exact_width) <= self.widest
 
     @property
     def taps(self) -> Taps:
-        """Taps of the last call's rows, without the padding."""
+        """Taps of the last call's rows, without the padding, behind those it kept."""
         return Taps(self._taps_impl(), self._rows)
 
     @abstractmethod
@@ -64,7 +74,7 @@ class TargetEngine(ABC):
         """As `prefill`; `tokens` may be padded beyond its first `rows`."""
 
     @abstractmethod
-    def _verify_impl(self, block: Sequence[int], position: int) -> Sequence[int]: ...
+    def _verify_impl(self, block: Sequence[int], position: int, keep: int) -> Sequence[int]: ...
 
     @abstractmethod
     def _taps_impl(self) -> Any: ...

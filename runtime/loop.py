@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from .acceptance import accept_greedy
+from .controller import PLAIN, Controller
 from .engines import DrafterEngine, TargetEngine
 from .errors import LengthError, UsageError
 from .statistics import Finish, Recorder
@@ -65,15 +66,17 @@ def chunk_rows(rows: int, widest: int, narrowest: int) -> list[int]:
     return sizes
 
 
-def run(target: TargetEngine, drafter: DrafterEngine | None, prompt: Sequence[int], limits: Limits, block: int, record: Recorder) -> Generator[int, None, None]:
-    """Token ids of the answer, as they are known; `block` is the widest call of a cycle.
+def run(
+    target: TargetEngine, drafter: DrafterEngine | None, prompt: Sequence[int], limits: Limits, controller: Controller, record: Recorder
+) -> Generator[int, None, None]:
+    """Token ids of the answer, as they are known; `controller` chooses how wide each cycle is.
 
     What the answer did is in `record`, which is up to date at every yield.
     """
     started = perf_counter()
-    fresh: list[int] = [_prefill(target, drafter, prompt, record)]
+    cycles = _Cycles(target, drafter, controller, record)
+    fresh: list[int] = [cycles.prefill(prompt)]
     record.prefill_seconds = perf_counter() - started
-    position, uninjected = len(prompt), 0
     while True:
         for token in fresh:
             record.tokens += 1
@@ -82,44 +85,66 @@ def run(target: TargetEngine, drafter: DrafterEngine | None, prompt: Sequence[in
             if record.finish:
                 return
         started = perf_counter()
-        fresh = _cycle(target, drafter, fresh[-1], position, uninjected, block, record)
-        uninjected = len(fresh)
-        position += uninjected
+        fresh = cycles.next(fresh[-1])
         record.decode_seconds += perf_counter() - started
 
 
-def _prefill(target: TargetEngine, drafter: DrafterEngine | None, prompt: Sequence[int], record: Recorder) -> int:
-    """The prompt into both caches; the first token of the answer."""
-    record.prompt_tokens = len(prompt)
-    widest = target.widest if drafter is None else min(target.widest, drafter.widest)
-    position = choice = 0
-    for rows in chunk_rows(len(prompt), widest, target.exact_width):
+class _Cycles:
+    """The cycles of one answer: where it is, and how many committed rows the drafter has not seen yet."""
+
+    def __init__(self, target: TargetEngine, drafter: DrafterEngine | None, controller: Controller, record: Recorder) -> None:
+        self.target, self.drafter, self.controller, self.record = target, drafter, controller, record
+        self.position = 0
+        self.unseen = 0
+
+    def prefill(self, prompt: Sequence[int]) -> int:
+        """The prompt into both caches; the first token of the answer."""
+        target, drafter, record = self.target, self.drafter, self.record
+        record.prompt_tokens = len(prompt)
+        widest = target.widest if drafter is None else min(target.widest, drafter.widest)
+        choice = 0
+        for rows in chunk_rows(len(prompt), widest, target.exact_width):
+            now = perf_counter()
+            choice = target.prefill(prompt[self.position : self.position + rows], self.position)
+            self.position += rows
+            now = record.spent("prefill", now)
+            if drafter is not None:
+                drafter.inject(target.taps, rows, self.position - rows)
+                record.spent("inject", now)
+        return choice
+
+    def next(self, anchor: int) -> list[int]:
+        """Tokens that follow `anchor`, at least one; as many cache rows as tokens are committed."""
+        began = perf_counter()
+        room = self.target.context - self.position
+        width = PLAIN if self.drafter is None else self.controller.width(min(self.drafter.block, room))
+        proposals = self._draft(anchor, width, began)
         now = perf_counter()
-        choice = target.prefill(prompt[position : position + rows], position)
-        now = record.spent("prefill", now)
-        if drafter is not None:
-            drafter.inject(target.taps, rows, position)
-            record.spent("inject", now)
-        position += rows
-    return choice
+        choices = self.target.verify([anchor, *proposals], self.position, self.unseen)
+        now = self.record.spent("verify" if proposals else "decode", now)
+        outcome = accept_greedy(proposals, choices)
+        self.record.cycle(len(proposals), outcome.accepted)
+        self.position += outcome.accepted + 1
+        if self.drafter is not None:
+            self.unseen += outcome.accepted + 1
+            self.controller.observe(width, outcome.accepted, now - began)
+        return [*proposals[: outcome.accepted], outcome.bonus]
 
+    def _draft(self, anchor: int, width: int, now: float) -> Sequence[int]:
+        """`width - 1` proposals; none for a plain cycle.
 
-def _cycle(target: TargetEngine, drafter: DrafterEngine | None, anchor: int, position: int, uninjected: int, block: int, record: Recorder) -> list[int]:
-    """Tokens that follow `anchor`, at least one; as many cache rows as tokens are committed.
-
-    The last cycle's taps are injected here, `uninjected` rows of them: when they are needed, and never for an answer's last block.
-    """
-    now = perf_counter()
-    width = min(block, target.context - position)
-    proposals: Sequence[int] = ()
-    if drafter is not None and width >= 2:
-        if uninjected:
-            drafter.inject(target.taps, uninjected, position - uninjected)
-            now = record.spent("inject", now)
-        proposals = drafter.draft(anchor, position, width)
-        now = record.spent("draft", now)
-    choices = target.verify([anchor, *proposals], position)
-    record.spent("verify" if proposals else "decode", now)
-    outcome = accept_greedy(proposals, choices)
-    record.cycle(len(proposals), outcome.accepted)
-    return [*proposals[: outcome.accepted], outcome.bonus]
+        Committed rows are shown to the drafter when it is about to draft, or when no more of their taps can be kept: plain cycles cost it next
+        to nothing, and an answer's last block nothing at all.
+        """
+        drafter = self.drafter
+        if drafter is None:
+            return ()
+        if self.unseen and (width > PLAIN or not self.target.room(self.unseen, width)):
+            drafter.inject(self.target.taps, self.unseen, self.position - self.unseen)
+            self.unseen = 0
+            now = self.record.spent("inject", now)
+        if width == PLAIN:
+            return ()
+        proposals = drafter.draft(anchor, self.position, width)
+        self.record.spent("draft", now)
+        return proposals

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from .bundle.manifest import Manifest
+from .controller import AdaptiveWidth, Controller, FixedWidth
 from .engines import Engines
 from .errors import UsageError
 from .loop import Limits, plan_limits, run
@@ -30,6 +31,7 @@ class Session:
         self._engines: Engines | None = engines
         self._text = text
         self._record: Recorder | None = None
+        self._adaptive = AdaptiveWidth(manifest.pairing.block)
         self._busy = Lock()
 
     def generate(
@@ -47,7 +49,8 @@ class Session:
 
         `prompt` is text (one user message, unless `raw`), messages, or token ids. The answer ends at end of sequence, before the first of `stop`, after
         `max_new_tokens`, or where the bundle's context is full; `statistics.finish` says which. `on_token` gets every id as it is known. `draft=False`
-        is plain decoding, with the same result. `block` narrows the verified block; default and most is what the drafter was built for.
+        is plain decoding, with the same result. How wide a block is, and whether drafting pays at all, is decided as the answer goes, from what cycles
+        cost on this machine and how often proposals stand; `block` fixes the width instead, at most what the drafter was built for.
         Raises `UsageError` and `LengthError` at once, before the first piece is asked for.
         """
         filtered = StopFilter([stop] if isinstance(stop, str) else stop)
@@ -66,6 +69,11 @@ class Session:
         if self._record is None:
             raise UsageError("no request has run in this session yet", fix="read `statistics` after generating")
         return self._record.snapshot()
+
+    @property
+    def verdict(self) -> str:
+        """Whether drafting pays here, in a sentence: what decides how wide blocks are."""
+        return self._adaptive.verdict()
 
     def close(self) -> None:
         """Release the engines and their memory. Closing twice does nothing."""
@@ -87,9 +95,10 @@ class Session:
         ids = self._text.encode(prompt, raw=raw)
         limits = plan_limits(len(ids), self._open().target, max_new_tokens, self.manifest.text.eos_ids)
         record = Recorder(widest)
-        return self._ids(ids, limits, draft, block or widest, record), record
+        controller = self._adaptive if block is None else FixedWidth(block)
+        return self._ids(ids, limits, draft, controller, record), record
 
-    def _ids(self, prompt: list[int], limits: Limits, draft: bool, block: int, record: Recorder) -> Generator[int, None, None]:
+    def _ids(self, prompt: list[int], limits: Limits, draft: bool, controller: Controller, record: Recorder) -> Generator[int, None, None]:
         if not self._busy.acquire(blocking=False):
             raise UsageError(
                 "this session is already generating",
@@ -99,7 +108,7 @@ class Session:
         try:
             engines = self._open()
             self._record = record
-            yield from run(engines.target, engines.drafter if draft else None, prompt, limits, block, record)
+            yield from run(engines.target, engines.drafter if draft else None, prompt, limits, controller, record)
         finally:
             self._busy.release()
 

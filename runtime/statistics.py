@@ -33,9 +33,14 @@ class Statistics:
     """None while the request runs, or where its caller left early"""
 
     @property
+    def drafted(self) -> int:
+        """Cycles that drafted; the others decoded one token plainly."""
+        return self.offered_at[0] if self.offered_at else 0
+
+    @property
     def tau(self) -> float:
-        """Tokens per cycle: accepted proposals and the bonus, cut where the answer ends. 0 before the first cycle."""
-        return max(self.tokens - 1, 0) / self.cycles if self.cycles else 0.0
+        """Tokens per drafted cycle: accepted proposals and the bonus, cut where the answer ends. 0 where none drafted."""
+        return max(self.tokens - 1 - (self.cycles - self.drafted), 0) / self.drafted if self.drafted else 0.0
 
     @property
     def accepted(self) -> int:

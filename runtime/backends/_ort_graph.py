@@ -6,6 +6,7 @@ A run writes a few integers in place and starts; nothing is allocated and nothin
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,15 @@ _DTYPES: Mapping[str, Any] = {"float32": np.float32, "float16": np.float16, "int
 _ORT_TYPES = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(bfloat16)": "bfloat16", "tensor(int32)": "int32", "tensor(int64)": "int64"}
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a port's memory starts."""
+
+    device: str
+    dtype: Any
+    address: int
+
+
 class Buffer:
     """A fixed piece of zeroed memory, on the host or on a device. Ports see its front, in a shape of theirs: `Graph.bind`."""
 
@@ -33,6 +43,10 @@ class Buffer:
         self._host = zeros if device == "cpu" else None
         self._staged: NDArray[Any] | None = None
         self.address: int = self._value.data_ptr()
+
+    def behind(self, count: int) -> Place:
+        """The place after its first `count` elements."""
+        return Place(self.device, self.dtype, self.address + count * np.dtype(self.dtype).itemsize)
 
     def write(self, values: Sequence[int]) -> None:
         """`values` to its front; what lies behind them stays."""
@@ -50,8 +64,8 @@ class Buffer:
         return whole.reshape(-1)[: prod(shape)].reshape(shape)
 
 
-View = tuple[Buffer, tuple[int, ...]]
-"""a buffer, and the shape in which a port sees its front"""
+View = tuple[Buffer | Place, tuple[int, ...]]
+"""where a port's memory starts, and the shape in which it is seen"""
 
 
 class Graph:

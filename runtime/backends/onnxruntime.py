@@ -83,23 +83,23 @@ class _Target(TargetEngine):
 
     def _prefill_impl(self, tokens: Sequence[int], rows: int, position: int) -> int:
         self._last.write([rows - 1] * self.exact_width)
-        return self._run(tokens, position, self._last, self.exact_width)[0]
+        return self._run(tokens, position, self._last, self.exact_width, 0)[0]
 
-    def _verify_impl(self, block: Sequence[int], position: int) -> Sequence[int]:
-        return self._run(block, position, self._every, len(block))
+    def _verify_impl(self, block: Sequence[int], position: int, keep: int) -> Sequence[int]:
+        return self._run(block, position, self._every, len(block), keep)
 
     def _taps_impl(self) -> Buffer:
         return self._taps
 
-    def _run(self, tokens: Sequence[int], position: int, pick: Buffer, picked: int) -> list[int]:
+    def _run(self, tokens: Sequence[int], position: int, pick: Buffer, picked: int, keep: int) -> list[int]:
         graph = _opened(self._graph)
         rows = len(tokens)
-        key = (rows, picked, pick is self._every)
+        key = (rows, picked, pick is self._every, keep)
         if not graph.prepared(key):
             graph.bind(
                 key,
                 {"tokens": (self._tokens, (1, rows)), "position": (self._position, (1,)), "pick": (pick, (picked,))},
-                {"logits": (self._logits, (1, picked, self.vocab)), "taps": (self._taps, (1, rows, self._width))},
+                {"logits": (self._logits, (1, picked, self.vocab)), "taps": (self._taps.behind(keep * self._width), (1, rows, self._width))},
                 self._caches,
             )
         self._tokens.write(tokens)

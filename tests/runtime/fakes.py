@@ -45,8 +45,13 @@ class FakeTarget(TargetEngine):
     def _prefill_impl(self, tokens: Sequence[int], rows: int, position: int) -> int:
         return self._write(tokens, position)[rows - 1]
 
-    def _verify_impl(self, block: Sequence[int], position: int) -> Sequence[int]:
-        return self._write(block, position)
+    def _verify_impl(self, block: Sequence[int], position: int, keep: int) -> Sequence[int]:
+        start, tokens = self._last
+        choices = self._write(block, position)
+        if keep:
+            assert start + keep == position, "kept taps do not join those of this call"
+            self._last = (start, [*tokens[:keep], *block])
+        return choices
 
     def _taps_impl(self) -> Any:
         """Position and tokens of the last call: what a real drafter would see of them."""

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dflash_compile.runtime.acceptance import accept_greedy
+from dflash_compile.runtime.controller import FixedWidth
 from dflash_compile.runtime.errors import LengthError, UsageError
 from dflash_compile.runtime.loop import chunk_rows, plan_limits, run
 from dflash_compile.runtime.statistics import Recorder
@@ -24,12 +25,12 @@ def drafters(kind: str, seed: int):
     return {"right": lambda position: True, "wrong": lambda position: False, "random": lambda position: coin[position]}[kind]
 
 
-def answer(prompt, *, context=64, exact_width=2, widest=16, right=None, most=None, eos=(), block=BLOCK):
+def answer(prompt, *, context=64, exact_width=2, widest=16, right=None, most=None, eos=(), block=BLOCK, controller=None):
     """(tokens, statistics, target, drafter) of one request; `right=None` decodes plainly."""
     target = FakeTarget(context, exact_width, widest)
     drafter = FakeDrafter(right, context, BLOCK, widest) if right is not None else None
     record = Recorder(BLOCK)
-    tokens = list(run(target, drafter, prompt, plan_limits(len(prompt), target, most, eos), block, record))
+    tokens = list(run(target, drafter, prompt, plan_limits(len(prompt), target, most, eos), controller or FixedWidth(block), record))
     return tokens, record.snapshot(), target, drafter
 
 
@@ -63,6 +64,34 @@ def test_drafting_equals_plain_decoding(prompt, kind, seed, most, eos, context, 
     assert all(known == [*prompt, *tokens][: len(known)] for known in drafter.drafted_after)
 
 
+class AnyWidth:
+    """Whatever the noise says: no controller may be able to change the text."""
+
+    def __init__(self, seed):
+        self.noise = random.Random(seed)
+        self.heard = []
+
+    def width(self, most):
+        return self.noise.choice([1, 1, *range(1, most + 1)])
+
+    def observe(self, width, accepted, seconds):
+        assert 0 <= accepted < width
+        assert seconds >= 0
+        self.heard.append(width)
+
+
+@settings(max_examples=200, deadline=None)
+@given(prompt=PROMPTS, kind=st.sampled_from(["right", "wrong", "random"]), seed=st.integers(0, 999), context=st.integers(44, 90), widest=st.integers(8, 20))
+def test_any_choice_of_widths_gives_the_same_tokens(prompt, kind, seed, context, widest):
+    plain, _, _, _ = answer(prompt, context=context, widest=widest)
+    controller = AnyWidth(seed)
+    tokens, stats, _, drafter = answer(prompt, right=drafters(kind, seed), context=context, widest=widest, controller=controller)
+    assert tokens == plain
+    assert len(controller.heard) == stats.cycles
+    assert stats.drafted == sum(width > 1 for width in controller.heard)
+    assert all(known == [*prompt, *tokens][: len(known)] for known in drafter.drafted_after), "context written late is written whole"
+
+
 @settings(max_examples=150, deadline=None)
 @given(prompt=PROMPTS, kind=st.sampled_from(["right", "wrong", "random"]), seed=st.integers(0, 99), most=st.integers(1, 40), block=st.integers(2, BLOCK))
 def test_statistics_are_consistent(prompt, kind, seed, most, block):
@@ -89,7 +118,7 @@ def test_statistics_are_consistent(prompt, kind, seed, most, block):
 
 def test_plain_decoding_counts_one_token_a_cycle():
     _, stats, target, _ = answer([1, 2, 3], most=10)
-    assert stats.tau == 1
+    assert stats.tau == 0, "nothing was drafted"
     assert stats.cycles == 9
     assert set(target.widths[1:]) == {2}, "decoding runs at the narrowest exact width"
     assert stats.seconds.keys() == {"prefill", "decode"}
@@ -100,7 +129,7 @@ def test_consumer_time_is_not_counted():
     import time
 
     target, record = FakeTarget(), Recorder(BLOCK)
-    for _ in run(target, None, [1, 2], plan_limits(2, target, 4, ()), BLOCK, record):
+    for _ in run(target, None, [1, 2], plan_limits(2, target, 4, ()), FixedWidth(BLOCK), record):
         time.sleep(0.05)
     assert record.snapshot().prefill_seconds + record.snapshot().decode_seconds < 0.1
 

@@ -82,9 +82,10 @@ def test_drafted_text_equals_plain_text(tiny_bundle):
     with load(tiny_bundle) as session:
         accepted = 0
         for prompt in (b"a", b"the quick", b"x" * 70, b"\xf0\x9f\x98\x80 and so on", b"z" * (CONTEXT - 3)):
-            drafted = list(session.tokens(list(prompt)))
+            drafted = list(session.tokens(list(prompt), block=session.manifest.pairing.block))
             accepted += session.statistics.accepted
             assert session.statistics.finish == "length"
+            assert list(session.tokens(list(prompt))) == drafted, "widths chosen on the way change nothing"
             assert drafted == list(session.tokens(list(prompt), draft=False))
             assert len(drafted) == CONTEXT - len(prompt) - EXACT + 2
         assert accepted > 0, "the models are made so that some proposals stand"

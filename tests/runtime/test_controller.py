@@ -1,0 +1,107 @@
+"""The controller on simulated machines and drafters, where the best choice is known."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from dflash_compile.runtime.controller import PLAIN, AdaptiveWidth, FixedWidth
+
+BLOCK = 8
+TWO_CORES = {width: 1.0 + 0.13 * (width - 1) + (0.4 if width > 1 else 0.0) for width in range(1, 17)}
+"""a cycle's cost by width, in plain steps: a block is dear"""
+MANY_CORES = {width: 1.0 + 0.01 * (width - 1) + (0.15 if width > 1 else 0.0) for width in range(1, 17)}
+
+
+def rate(cost: dict[int, float], shares: list[float], width: int) -> float:
+    """Tokens per plain step when always decoding at `width`."""
+    expected = stands = 1.0
+    for share in shares[: width - 1]:
+        stands *= share
+        expected += stands
+    return expected / cost[width]
+
+
+def simulate(controller, cost, shares, tokens, seed=0, jitter=0.0) -> tuple[float, list[int]]:
+    """Time in plain steps for `tokens` tokens, and the widths chosen. `shares` may be a function of the tokens made so far."""
+    noise = random.Random(seed)
+    made, time, widths = 0, 0.0, []
+    while made < tokens:
+        width = controller.width(len(cost))
+        now = shares(made) if callable(shares) else shares
+        accepted = 0
+        while accepted < width - 1 and noise.random() < now[accepted]:
+            accepted += 1
+        seconds = cost[width] * (1 + jitter * noise.random())
+        controller.observe(width, accepted, seconds)
+        widths.append(width)
+        made, time = made + accepted + 1, time + seconds
+    return time, widths
+
+
+@pytest.mark.parametrize("cost", [TWO_CORES, MANY_CORES], ids=["two cores", "many cores"])
+@pytest.mark.parametrize("block", [4, 8, 16])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_drafter_that_is_never_right_costs_three_percent_at_most(cost, block, seed):
+    time, widths = simulate(AdaptiveWidth(block), cost, [0.0] * 15, 400, seed)
+    assert time <= 1.03 * 400
+    assert any(width > PLAIN for width in widths[50:]), "it keeps trying"
+
+
+@pytest.mark.parametrize("cost", [TWO_CORES, MANY_CORES], ids=["two cores", "many cores"])
+@pytest.mark.parametrize("first", [0.3, 0.5, 0.7, 0.9])
+@pytest.mark.parametrize("decay", [1.0, 0.85])
+@pytest.mark.parametrize("jitter", [0.0, 0.2])
+def test_it_finds_the_best_width(cost, first, decay, jitter):
+    shares = [first * decay**slot for slot in range(BLOCK - 1)]
+    best = max(rate(cost, shares, width) for width in range(1, BLOCK + 1))
+    time, _ = simulate(AdaptiveWidth(BLOCK), cost, shares, 3000, jitter=jitter)
+    assert 3000 / time * (1 + jitter / 2) >= 0.93 * best
+
+
+def test_it_turns_off_and_on_again_with_the_text():
+    def shares(made):
+        return [0.9] * 7 if 600 <= made < 1200 else [0.02] * 7
+
+    controller = AdaptiveWidth(BLOCK)
+    _, widths = simulate(controller, TWO_CORES, shares, 1800)
+    made, drafted = 0, {"dull": [0, 0], "easy": [0, 0]}
+    controller = AdaptiveWidth(BLOCK)
+    noise = random.Random(0)
+    while made < 1800:
+        phase = "easy" if 700 <= made < 1200 else "dull"
+        width = controller.width(BLOCK)
+        accepted = 0
+        while accepted < width - 1 and noise.random() < shares(made)[accepted]:
+            accepted += 1
+        controller.observe(width, accepted, TWO_CORES[width])
+        made += accepted + 1
+        drafted[phase][0] += width > PLAIN
+        drafted[phase][1] += 1
+    assert drafted["easy"][0] / drafted["easy"][1] > 0.8
+    assert drafted["dull"][0] / drafted["dull"][1] < 0.2
+
+
+def test_no_room_means_no_block():
+    controller = AdaptiveWidth(BLOCK)
+    assert controller.width(1) == controller.width(0) == PLAIN
+    assert 2 <= controller.width(3) <= 3
+    assert [FixedWidth(6).width(most) for most in (0, 1, 2, 6, 9)] == [1, 1, 2, 6, 6]
+
+
+def test_an_interrupted_cycle_does_not_change_its_mind():
+    controller = AdaptiveWidth(BLOCK)
+    simulate(controller, MANY_CORES, [0.8] * 7, 500)
+    chosen = controller.width(BLOCK)
+    controller.observe(chosen, 3, 60.0)
+    assert controller.width(BLOCK) > PLAIN
+
+
+def test_the_verdict_says_what_it_does():
+    controller = AdaptiveWidth(BLOCK)
+    assert "too few" in controller.verdict()
+    simulate(controller, TWO_CORES, [0.0] * 7, 300)
+    assert controller.verdict().startswith("decoding plainly")
+    simulate(controller, TWO_CORES, [0.95] * 7, 2000)
+    assert controller.verdict().startswith("drafting ")
