@@ -14,7 +14,7 @@ from dflash_compile.runtime.errors import UsageError
 
 from ..models import Models
 from ..options import BuildOptions
-from ..progress import Progress
+from ..progress import Note, Progress
 
 
 class Prepared(Protocol):
@@ -34,8 +34,11 @@ class Prepared(Protocol):
         """Write every engine below `directory`; returns how to call them, by the model they belong to."""
         ...
 
-    def check(self, directory: Path, progress: Progress) -> None:
-        """Load what was written and run it where that is cheap. Raises `BuildError` when an engine does not work."""
+    def check(self, directory: Path, progress: Progress, note: Note) -> None:
+        """Load what was written and run it where that is cheap. Raises `BuildError` when an engine does not work.
+
+        What cannot be tried on this machine is a `note`.
+        """
         ...
 
 
