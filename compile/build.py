@@ -32,9 +32,10 @@ def build(
 ) -> Path:
     """Write the bundle `output` of two checkpoints, given opened or by reference; returns its path.
 
-    `note` gets what is unusual about the pair or about this machine. Equal inputs and options give equal bytes. Memory stays near that of one chunk of weights, whatever the models'
-    size. Raises `UsageError` for an output that must not be replaced, `CheckpointError` and `PairingError` for models
-    that cannot be built, `BuildError` for a failure on the way; then nothing is left behind.
+    `note` gets what is unusual about the pair or about this machine. Equal inputs and options give equal bytes. Memory
+    stays near that of one chunk of weights, whatever the models' size. Raises `UsageError` for an output that must not be
+    replaced, `CheckpointError` and `PairingError` for models that cannot be built, `BuildError` for a failure on the way;
+    then nothing is left behind.
     """
     options, place = options or BuildOptions(), Path(output)
     check_output(place, options.force)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol, cast
 
 from dflash_compile.export.graph import Owner
+from dflash_compile.export.registry import load, names
 from dflash_compile.runtime.bundle.manifest import GraphRecord, RequirementRecord
 from dflash_compile.runtime.errors import UsageError
 
@@ -52,7 +51,7 @@ class Backend(Protocol):
 
 def find_backend(name: str) -> Backend:
     """The back-end called `name`. Raises `UsageError` for an unknown one."""
-    known = sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
+    known = names(__name__)
     if name not in known:
         raise UsageError(f"unknown back-end {name!r}", where="--backend", fix=f"choose one of {', '.join(known)}")
-    return cast(Backend, importlib.import_module(f".{name}", __name__))
+    return cast(Backend, load(__name__, name))
