@@ -21,13 +21,13 @@ from .hooks import hooked
 from .rope import RotaryTables, drafter_tables, rotary_tables
 from .signature import Dim as Size
 from .signature import Port, Signature, draft_signature, inject_signature, target_signature
+from .skeleton import EMBEDDING, HEAD
 from .spec import TargetSpec
 from .target import VerificationTarget
 
 _DTYPES = {"float32": torch.float32, "int32": torch.int32}
 # Any size but 0 and 1, which torch.export would take for constants.
 _EXAMPLE_ROWS = 4
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 # Their products reach thousands, and everything the drafter sees passes through them.
 _EXACT = ("fc.weight", "hidden_norm.weight")
 
@@ -93,7 +93,7 @@ def _trace_drafter(
 
 def _graph(signature: Signature, program: ExportedProgram, cos: torch.Tensor, sin: torch.Tensor, owner: Callable[[str], WeightRef]) -> Graph:
     named = program.graph_signature
-    tables = {name: cos if name.endswith(".cos") else sin for name in named.buffers}
+    tables = {name: {"cos": cos, "sin": sin}[name.rpartition(".")[2]] for name in named.buffers}
     return Graph(signature, program, {name: owner(name) for name in named.parameters}, tables)
 
 

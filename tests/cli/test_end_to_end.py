@@ -92,6 +92,14 @@ def test_inspect_shows_a_bundle_and_both_checkpoints(cli, bundle, models):
         assert _has_row(cli("inspect", path).out, "hidden", "64")
 
 
+def test_inspect_reads_no_whole_file_unless_its_hash_is_asked_for(cli, models, monkeypatch):
+    from dflash_compile.export.files import FileHashes
+
+    assert len(cli("inspect", models[0], "--json").document["files"]["model.safetensors"]) == 64
+    monkeypatch.setattr(FileHashes, "__getitem__", lambda *_: pytest.fail("a file was hashed"))
+    assert cli("inspect", models[0]).code == 0
+
+
 def test_one_changed_byte_is_a_failed_check(cli, copy):
     engine = next((copy / "target").iterdir())
     data = bytearray(engine.read_bytes())
