@@ -5,6 +5,7 @@ Models are built and traced with fake tensors, so a graph's size in memory is th
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 
 import torch
@@ -44,7 +45,7 @@ def trace_target(checkpoint: TargetCheckpoint, taps: Sequence[int], context: int
     signature = target_signature(spec.layers, spec.kv_heads, spec.head_dim, context, spec.vocab, len(taps) * spec.hidden, *widths)
     fake = FakeTensorMode()
     with fake:
-        model = AutoModelForCausalLM.from_config(checkpoint.config, dtype=torch.float32).eval()
+        model = AutoModelForCausalLM.from_config(copy.deepcopy(checkpoint.config), dtype=torch.float32).eval()
     cos, sin = rotary_tables(type(model.get_decoder().rotary_emb), checkpoint.config, context)
     with hooked(model, family, taps) as hooks, torch.no_grad():
         module = VerificationTarget(model, hooks, taps, fake.from_tensor(cos), fake.from_tensor(sin))
