@@ -10,12 +10,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
 import onnx_ir as ir
+import torch
 
 from dflash_compile.export.checkpoint import TensorSource
 from dflash_compile.export.graph import Owner
 from dflash_compile.runtime.errors import BuildError
 
+from .encoding import Array
 from .lowered import Lowered, Payload
 
 CHUNK_BYTES = 64 << 20
@@ -32,7 +35,7 @@ def bind(lowered: Lowered, sources: Mapping[Owner, TensorSource], directory: Pat
     """Write `name` (the graph) and `name.data` (its weights) into `directory`; returns the path of the graph.
 
     Peak memory is a few chunks of `CHUNK_BYTES`. Equal inputs give equal bytes. Raises `BuildError` when a checkpoint
-    tensor has another shape than the graph, `CheckpointError` when it cannot be read.
+    tensor has another shape than the graph or holds numbers that are not finite, `CheckpointError` when it cannot be read.
     """
     location = f"{name}.data"
     model = lowered.model
@@ -104,8 +107,20 @@ def _write_tensor(data: BinaryIO, group: Mapping[str, Payload], offsets: Mapping
     step = max(1, CHUNK_BYTES // (4 * math.prod(shape[1:])))
     for start in range(0, shape[0], step):
         stop = min(start + step, shape[0])
-        parts = first.encoding.encode(source.rows(name, start, stop))
+        rows = source.rows(name, start, stop)
+        parts = first.encoding.encode(rows)
+        _check_finite(rows, parts, name, f"{first.ref.owner} checkpoint, rows {start} to {stop}")
         for key, payload in group.items():
             data.seek(offsets[key] + start * payload.stored.row_bytes)
             data.write(parts[payload.part].tobytes())
             advance(parts[payload.part].nbytes)
+
+
+def _check_finite(rows: torch.Tensor, parts: tuple[Array, ...], name: str, where: str) -> None:
+    # Quantised, a NaN becomes some number like any other: afterwards nothing would show where wrong text comes from.
+    if not bool(rows.isfinite().all()):
+        raise BuildError(f"tensor {name!r} holds numbers that are not finite", where=where, why="the weights are damaged", fix="copy or download them again")
+    if not all(np.isfinite(part).all() for part in parts if part.dtype.kind == "f"):
+        raise BuildError(
+            f"tensor {name!r} holds numbers that are not finite once encoded", where=where, why="they exceed float16", fix="build with --precision fp32"
+        )

@@ -15,7 +15,7 @@ from dflash_compile.runtime.bundle.read import read_manifest
 from .backends import find_backend
 from .models import Models, decide
 from .options import BuildOptions
-from .progress import Progress, silent
+from .progress import Note, Progress, silent, unheard
 from .records import TEMPLATE, TOKENIZER, manifest_of
 from .staging import check_output, staged
 
@@ -28,12 +28,14 @@ def build(
     output: str | Path,
     options: BuildOptions | None = None,
     progress: Progress = silent,
+    note: Note = unheard,
 ) -> Path:
     """Write the bundle `output` of two checkpoints, given opened or by reference; returns its path.
 
-    Equal inputs and options give equal bytes. Memory stays near that of one chunk of weights, whatever the models'
-    size. Raises `UsageError` for an output that must not be replaced, `CheckpointError` and `PairingError` for models
-    that cannot be built, `BuildError` for a failure on the way; then nothing is left behind.
+    `note` gets what is unusual about the pair or about this machine. Equal inputs and options give equal bytes. Memory
+    stays near that of one chunk of weights, whatever the models' size. Raises `UsageError` for an output that must not be
+    replaced, `CheckpointError` and `PairingError` for models that cannot be built, `BuildError` for a failure on the way;
+    then nothing is left behind.
     """
     options, place = options or BuildOptions(), Path(output)
     check_output(place, options.force)
@@ -41,10 +43,12 @@ def build(
     progress("opening the models")
     opened = target if isinstance(target, TargetCheckpoint) else open_target(target)
     models = decide(opened, drafter if isinstance(drafter, DrafterCheckpoint) else open_drafter(drafter), options)
+    for warning in models.pairing.warnings:
+        note(warning)
     prepared = backend.prepare(models, options, progress)
     with staged(place, prepared.bytes) as staging:
         graphs = prepared.write(staging, progress)
-        prepared.check(staging, progress)
+        prepared.check(staging, progress, note)
         _write_text(models, staging)
         progress("hashing")
         files = sorted(path for path in staging.rglob("*") if path.is_file())

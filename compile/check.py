@@ -52,7 +52,11 @@ def _check_ports(session: Any, signature: Signature) -> None:
         have = [(port.name, list(port.shape)) for port in found]
         want = [(port.name, list(port.shape)) for port in wanted]
         if have != want:
-            raise BuildError(f"the {kind} of the {signature.role} engine are not those promised", why=f"{have} instead of {want}")
+            raise BuildError(
+                f"the {kind} of the {signature.role} engine are not those promised",
+                why=f"{have} instead of {want}",
+                fix="report this, with the model's config.json",
+            )
 
 
 def _check_run(session: Any, signature: Signature) -> None:

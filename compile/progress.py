@@ -1,8 +1,12 @@
-"""How long steps report where they are. Drawing it is the caller's business."""
+"""How long steps report where they are and what they noticed. Showing it is the caller's business."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
+
+Note = Callable[[str], None]
+"""called with a sentence for the user about something unusual that stops nothing"""
 
 
 class Progress(Protocol):
@@ -13,3 +17,7 @@ class Progress(Protocol):
 
 def silent(step: str, done: int = 0, total: int = 0) -> None:
     """A `Progress` that tells nobody."""
+
+
+def unheard(text: str) -> None:
+    """A `Note` that tells nobody."""

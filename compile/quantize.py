@@ -13,8 +13,8 @@ import torch
 
 from .encoding import Array, Part, Shape
 
-# 64 runs faster than 32 on CPU; the others are for widths that 64 does not divide.
-_BLOCKS = (64, 32, 128, 16)
+# 64 runs faster than 32 on CPU; smaller ones are for widths that 64 does not divide.
+_BLOCKS = (64, 32, 16)
 
 
 def block_for(width: int) -> int | None:

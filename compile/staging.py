@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import shutil
 import signal
 import threading
@@ -37,7 +38,8 @@ def staged(output: Path, needed: int) -> Iterator[Path]:
     `BuildError` where the disk has less than `needed` bytes to spare, or runs full.
     """
     place = output.absolute()
-    staging = place.with_name(f".{place.name}.{os.getpid()}.building")
+    # Drawn anew each time: process ids repeat, between containers on one disk and after a kill that left something behind.
+    staging = place.with_name(f".{place.name}.{secrets.token_hex(4)}.building")
     with _disk_faults(place), _terminable():
         place.parent.mkdir(parents=True, exist_ok=True)
         _check_space(place.parent, needed + _SPARE_BYTES)
@@ -96,21 +98,25 @@ def _terminable() -> Iterator[None]:
 def _flush(folder: Path) -> None:
     """Every file and folder on disk, so that a power cut cannot leave a renamed but empty bundle."""
     for path in (*sorted(folder.rglob("*")), folder):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        if path.is_file():
+            with path.open("rb+") as file:  # Windows flushes only what is open for writing
+                os.fsync(file.fileno())
+        elif os.name == "posix":  # elsewhere a folder cannot be opened, and needs no flushing
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
 
 def _swap(staging: Path, place: Path) -> None:
+    """Whatever interrupts it, and wherever, one of the two is at `place` afterwards."""
     old = staging.with_suffix(".replaced")
-    if place.exists():
-        place.rename(old)
     try:
+        if place.exists():
+            place.rename(old)
         staging.rename(place)
-    except BaseException:
-        if old.exists():
+    finally:
+        if old.exists() and not place.exists():
             old.rename(place)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)

@@ -193,6 +193,11 @@ def check_rope(c: Candidates) -> str | None:
             "rotary embedding turns pairs of dimensions",
             "check head_dim in the drafter's config.json",
         )
+    return None if c.d.rope_theta == c.t.rope_theta else f"the drafter's RoPE base is {c.d.rope_theta:g}, the target's {c.t.rope_theta:g}"
+
+
+def check_heads(c: Candidates) -> str | None:
+    """Query heads share key heads in equal groups."""
     if c.d.heads % c.d.kv_heads:
         raise c.fault(
             f"{c.d.heads} query heads cannot share {c.d.kv_heads} key heads",
@@ -200,7 +205,7 @@ def check_rope(c: Candidates) -> str | None:
             "each key head serves a whole number of query heads",
             "check the head counts in config.json",
         )
-    return None if c.d.rope_theta == c.t.rope_theta else f"the drafter's RoPE base is {c.d.rope_theta:g}, the target's {c.t.rope_theta:g}"
+    return None
 
 
 def check_dtype(c: Candidates) -> str | None:
@@ -242,6 +247,7 @@ CHECKS: tuple[Callable[[Candidates], str | None], ...] = (
     check_block,
     check_context,
     check_rope,
+    check_heads,
     check_dtype,
     check_template,
 )

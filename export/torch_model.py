@@ -5,6 +5,8 @@ Building a bundle never needs this: tracing reads no weights.
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -16,8 +18,10 @@ def load_model(checkpoint: TargetCheckpoint, dtype: torch.dtype = torch.float32,
 
     Holds one copy of the weights: the model is made on the meta device and each parameter is put in place as it is read.
     """
+    # A model keeps the config it is made of and changes it, for one when its attention is replaced: that must not reach the checkpoint.
+    config = copy.deepcopy(checkpoint.config)
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(checkpoint.config, dtype=dtype)
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     stored = checkpoint.tensors.shapes()
     weights = {name: checkpoint.read(name).to(device, dtype) for name, _ in model.named_parameters() if name in stored}
     model.load_state_dict(weights, assign=True, strict=False)

@@ -5,6 +5,7 @@ Models are built and traced with fake tensors, so a graph's size in memory is th
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 
 import torch
@@ -21,13 +22,13 @@ from .hooks import hooked
 from .rope import RotaryTables, drafter_tables, rotary_tables
 from .signature import Dim as Size
 from .signature import Port, Signature, draft_signature, inject_signature, target_signature
+from .skeleton import EMBEDDING, HEAD
 from .spec import TargetSpec
 from .target import VerificationTarget
 
 _DTYPES = {"float32": torch.float32, "int32": torch.int32}
 # Any size but 0 and 1, which torch.export would take for constants.
 _EXAMPLE_ROWS = 4
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 # Their products reach thousands, and everything the drafter sees passes through them.
 _EXACT = ("fc.weight", "hidden_norm.weight")
 
@@ -44,7 +45,7 @@ def trace_target(checkpoint: TargetCheckpoint, taps: Sequence[int], context: int
     signature = target_signature(spec.layers, spec.kv_heads, spec.head_dim, context, spec.vocab, len(taps) * spec.hidden, *widths)
     fake = FakeTensorMode()
     with fake:
-        model = AutoModelForCausalLM.from_config(checkpoint.config, dtype=torch.float32).eval()
+        model = AutoModelForCausalLM.from_config(copy.deepcopy(checkpoint.config), dtype=torch.float32).eval()
     cos, sin = rotary_tables(type(model.get_decoder().rotary_emb), checkpoint.config, context)
     with hooked(model, family, taps) as hooks, torch.no_grad():
         module = VerificationTarget(model, hooks, taps, fake.from_tensor(cos), fake.from_tensor(sin))
@@ -93,7 +94,7 @@ def _trace_drafter(
 
 def _graph(signature: Signature, program: ExportedProgram, cos: torch.Tensor, sin: torch.Tensor, owner: Callable[[str], WeightRef]) -> Graph:
     named = program.graph_signature
-    tables = {name: cos if name.endswith(".cos") else sin for name in named.buffers}
+    tables = {name: {"cos": cos, "sin": sin}[name.rpartition(".")[2]] for name in named.buffers}
     return Graph(signature, program, {name: owner(name) for name in named.parameters}, tables)
 
 

@@ -8,6 +8,9 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError, TemplateSyntaxError
+from jinja2.ext import Extension
+from jinja2.nodes import Node
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from .errors import BundleError, UsageError
@@ -20,7 +23,7 @@ class ChatTemplate:
     """A compiled template, with the globals and filters that published templates expect."""
 
     def __init__(self, source: str, *, bos_token: str | None, eos_token: str | None) -> None:
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation])
         environment.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
         environment.filters["tojson"] = _tojson
         self._tokens = {"bos_token": bos_token or "", "eos_token": eos_token or ""}
@@ -32,11 +35,21 @@ class ChatTemplate:
     def render(self, messages: Sequence[Message]) -> str:
         """The prompt that asks for the assistant's next message. Raises `UsageError` where the template refuses the messages."""
         try:
-            return self._template.render(messages=list(messages), add_generation_prompt=True, **self._tokens)
+            return self._template.render(messages=list(messages), tools=None, documents=None, add_generation_prompt=True, **self._tokens)
         except (TemplateError, TypeError, ValueError) as fault:
             raise UsageError(
                 "the chat template refuses these messages", why=str(fault), fix="check their roles and order, or generate with raw=True"
             ) from fault
+
+
+class _Generation(Extension):
+    """`{% generation %}…{% endgeneration %}` marks what to train on; for a prompt it means nothing, but its text stays."""
+
+    tags = {"generation"}  # noqa: RUF012  (jinja2's own way to say it)
+
+    def parse(self, parser: Parser) -> list[Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 def _raise_exception(message: str) -> NoReturn:
@@ -47,6 +60,6 @@ def _strftime_now(pattern: str) -> str:
     return datetime.now().strftime(pattern)
 
 
-def _tojson(value: object, ensure_ascii: bool = False, indent: int | None = None) -> str:
+def _tojson(value: object, ensure_ascii: bool = False, indent: int | None = None, separators: tuple[str, str] | None = None, sort_keys: bool = False) -> str:
     # Jinja's own filter escapes HTML, which models were never trained on.
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

@@ -82,7 +82,7 @@ class TargetEngine(ABC):
     def _padded(self, tokens: Sequence[int], position: int) -> Sequence[int]:
         """`tokens`, made up to `exact_width` rows. The added rows are past every real one, so no real row sees them."""
         if not 1 <= len(tokens) <= self.widest:
-            raise UsageError(f"{len(tokens)} rows in one call of the target", why=f"it takes 1 to {self.widest}")
+            raise UsageError(f"{len(tokens)} rows in one call of the target", why=f"it takes 1 to {self.widest}", fix="split the rows over several calls")
         missing = self.exact_width - len(tokens)
         _check_fits(position, max(len(tokens), self.exact_width), self.context)
         return [*tokens, *[tokens[-1]] * missing] if missing > 0 else tokens
@@ -103,7 +103,11 @@ class DrafterEngine(ABC):
     def inject(self, taps: Taps, rows: int, position: int) -> None:
         """Write the context K/V of the first `rows` rows of `taps`, whose tokens were committed at `position`."""
         if not 1 <= rows <= min(taps.rows, self.widest):
-            raise UsageError(f"{rows} rows in one inject", why=f"the taps hold {taps.rows} and an inject takes {self.widest}")
+            raise UsageError(
+                f"{rows} rows in one inject",
+                why=f"the taps hold {taps.rows} and an inject takes {self.widest}",
+                fix="inject what the last call committed, in several calls",
+            )
         _check_fits(position, rows, self.context)
         self._inject_impl(taps.memory, rows, position)
 
@@ -111,7 +115,7 @@ class DrafterEngine(ABC):
     def draft(self, anchor: int, position: int, width: int) -> Sequence[int]:
         """`width - 1` proposals for the tokens after `anchor`, whose own position is `position`."""
         if not 2 <= width <= self.block:
-            raise UsageError(f"a block of {width} rows", why=f"the drafter takes 2 to {self.block}")
+            raise UsageError(f"a block of {width} rows", why=f"the drafter takes 2 to {self.block}", fix="choose a width in that range")
         _check_fits(position, width, self.context)
         return self._draft_impl(anchor, position, width)
 

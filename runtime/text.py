@@ -54,7 +54,11 @@ class Text:
 
     def _checked(self, ids: list[int], length: int) -> list[int]:
         if len(ids) != length or not all(0 <= token < self._vocab for token in ids):
-            raise UsageError("a prompt of token ids holds something else", why=f"ids are integers from 0 to {self._vocab - 1}")
+            raise UsageError(
+                "a prompt of token ids holds something else",
+                why=f"ids are integers from 0 to {self._vocab - 1}",
+                fix="give ids of this bundle's tokenizer and nothing else, or give text",
+            )
         return ids
 
 
@@ -88,6 +92,9 @@ def _tokenizer(file: Path, vocab: int) -> Tokenizer:
         tokenizer = Tokenizer.from_buffer(file.read_bytes())
     except Exception as fault:  # the library raises nothing narrower
         raise BundleError("the tokenizer cannot be read", where=str(file), why=str(fault), fix="build the bundle again") from fault
+    # Files saved while training often carry both; here they would cut prompts short, or fill them up, without a word.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
     if (largest := max(tokenizer.get_vocab().values(), default=-1)) >= vocab:
         raise BundleError(
             f"the tokenizer writes ids up to {largest}; the target's vocabulary is {vocab}",

@@ -26,8 +26,9 @@ from dflash_compile.export.graph import Graph
 from dflash_compile.export.hooks import hooked
 from dflash_compile.export.rope import RotaryTables, drafter_tables, rotary_tables
 from dflash_compile.export.signature import Signature
+from dflash_compile.export.skeleton import EMBEDDING
 from dflash_compile.export.target import VerificationTarget
-from dflash_compile.export.trace import EMBEDDING, target_weight
+from dflash_compile.export.trace import target_weight
 
 Array = np.ndarray[Any, Any]
 Call = Callable[[Mapping[str, Array]], dict[str, Array]]

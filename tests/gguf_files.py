@@ -26,8 +26,9 @@ def write_gguf(
     extra: Mapping[str, Any] | None = None,
     skip: tuple[str, ...] = (),
     tokenizer_model: str = "gpt2",
+    vectors: Kind = Kind.F32,
 ) -> Path:
-    """`target_dir` as one GGUF file, matrices stored as `kind`.
+    """`target_dir` as one GGUF file, matrices stored as `kind`, norms and biases as `vectors`.
 
     `extra` adds metadata (int, float, str or bool) after the usual keys, replacing any of them; `skip` leaves keys or tensors out.
     """
@@ -38,7 +39,7 @@ def write_gguf(
     for key, value in values.items():
         _add(writer, key, value)
     _add_tokenizer(writer, target_dir, pre, tokenizer_model, skip)
-    _add_tensors(writer, target_dir, config, kind, skip)
+    _add_tensors(writer, target_dir, config, {1: vectors, 2: kind}, skip)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -82,7 +83,7 @@ def _add_tokenizer(writer: GGUFWriter, target_dir: Path, pre: str, model: str, s
     writer.add_chat_template((target_dir / "chat_template.jinja").read_text())
 
 
-def _add_tensors(writer: GGUFWriter, target_dir: Path, config: Any, kind: Kind, skip: tuple[str, ...]) -> None:
+def _add_tensors(writer: GGUFWriter, target_dir: Path, config: Any, kinds: Mapping[int, Kind], skip: tuple[str, ...]) -> None:
     model = AutoModelForCausalLM.from_pretrained(target_dir)
     table = get_tensor_name_map(ARCHITECTURES[config.model_type], config.num_hidden_layers)
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
@@ -94,7 +95,8 @@ def _add_tensors(writer: GGUFWriter, target_dir: Path, config: Any, kind: Kind, 
         part = name.split(".")[-2]
         if config.model_type == "llama" and part in heads:
             array = array.reshape(heads[part], 2, -1, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
-        if array.ndim == 1 or kind == Kind.F32:
+        kind = kinds[array.ndim]
+        if kind == Kind.F32:
             writer.add_tensor(place, np.ascontiguousarray(array))
         else:
             writer.add_tensor(place, quantize(np.ascontiguousarray(array), kind), raw_dtype=kind)

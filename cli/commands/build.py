@@ -28,6 +28,9 @@ def command(
     from dflash_compile.compile.build import BuildOptions, build
 
     options = BuildOptions(backend=backend, precision=precision, context=max_context, block=block, force=force)
+    notes: list[str] = []
     with console.progress() as progress:
-        bundle = build(target, drafter, output, options, progress)
-    return Report({"bundle": str(bundle)}, [f"built {bundle}", f'try: dflash-compile run {bundle} --prompt "Why is the sky blue?"'])
+        bundle = build(target, drafter, output, options, progress, notes.append)
+    for note in notes:
+        console.note(f"note: {note}")
+    return Report({"bundle": str(bundle), "notes": notes}, [f"built {bundle}", f'try: dflash-compile run {bundle} --prompt "Why is the sky blue?"'])

@@ -38,12 +38,16 @@ def command(
     from ..demo.compare import compare
     from ..demo.prompts import PROMPTS
 
+    notes: list[str] = []
     with console.progress() as progress:
-        built = ensure_bundle(output, BuildOptions(precision=precision, force=True), progress)
+        built = ensure_bundle(output, BuildOptions(precision=precision, force=True), progress, notes.append)
         progress("loading the bundle")
         with load(output) as session:
+            notes += session.notes
             comparison = compare(session, PROMPTS, max_new_tokens, repeats, progress)
-    document = {"bundle": str(output), "built": built, **as_dict(comparison)}
+    for note in notes:
+        console.note(f"note: {note}")
+    document = {"bundle": str(output), "built": built, "notes": notes, **as_dict(comparison)}
     return Report(document, [_sample(comparison), _table(comparison), verdict(comparison)], ExitCode.OK if comparison.lossless else ExitCode.CHECK_FAILED)
 
 

@@ -21,7 +21,7 @@ def command(
 ) -> Report:
     """Show what PATH holds: a bundle, with every file checked, or a checkpoint's specification. --json shows all of it."""
     # A directory with a manifest is a bundle, even a damaged one: reading it as a checkpoint would hide the damage.
-    return _bundle(Path(path)) if (Path(path) / "manifest.json").is_file() else _checkpoint(path)
+    return _bundle(Path(path)) if (Path(path) / "manifest.json").is_file() else _checkpoint(path, console.json)
 
 
 def _bundle(path: Path) -> Report:
@@ -34,7 +34,8 @@ def _bundle(path: Path) -> Report:
     return Report(document, [*_table(_bundle_rows(bundle.manifest)), *(f"note: {note}" for note in bundle.notes), "every file is what was built"])
 
 
-def _checkpoint(reference: str) -> Report:
+def _checkpoint(reference: str, hashes: bool) -> Report:
+    """Only with `hashes` are all files read: their sha256 is then in the document."""
     from dflash_compile.export import drafters, open_drafter, open_target, registry
     from dflash_compile.export.references import locate
 
@@ -44,7 +45,7 @@ def _checkpoint(reference: str) -> Report:
     checkpoint = open_drafter(path) if kind == "drafter" else open_target(path)
     spec = asdict(checkpoint.spec)
     shown = {name: value for name, value in spec.items() if name != "evidence"}
-    document = {"kind": kind, "path": str(checkpoint.path), "spec": spec, "files": dict(checkpoint.files)}
+    document = {"kind": kind, "path": str(checkpoint.path), "spec": spec, "files": dict(checkpoint.files) if hashes else {}}
     return Report(document, list(_table({"kind": kind, "path": str(checkpoint.path), **shown})))
 
 

@@ -47,7 +47,7 @@ def command(
         statistics = session.statistics
     console.stream("\n")
     console.note(summary(statistics, draft=draft))
-    return Report({"text": "".join(answer), "draft": draft, "statistics": as_dict(statistics)})
+    return Report({"text": "".join(answer), "draft": draft, "statistics": as_dict(statistics), "notes": list(session.notes)})
 
 
 def summary(statistics: Statistics, *, draft: bool) -> str:

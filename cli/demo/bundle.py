@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dflash_compile.artifacts import ROOT
 from dflash_compile.compile.build import BuildOptions, build
+from dflash_compile.compile.progress import Note, unheard
 from dflash_compile.export import open_drafter, open_target
 from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
 from dflash_compile.runtime.bundle.read import open_bundle
@@ -24,7 +25,7 @@ MAKERS = ("compile", "export", "runtime.bundle")
 """packages whose code decides what a bundle holds"""
 
 
-def ensure_bundle(output: Path, options: BuildOptions, progress: Progress) -> bool:
+def ensure_bundle(output: Path, options: BuildOptions, progress: Progress, note: Note = unheard) -> bool:
     """Have the demo's bundle at `output`; True when it had to be built.
 
     A key over the sources, the options and the code that builds is kept beside the bundle, in `NAME.key`. Raises what `build` raises.
@@ -35,7 +36,7 @@ def ensure_bundle(output: Path, options: BuildOptions, progress: Progress) -> bo
     if key_file.is_file() and key_file.read_text(encoding="utf-8").strip() == key and _is_sound(output):
         return False
     key_file.unlink(missing_ok=True)
-    build(target, drafter, output, options, progress)
+    build(target, drafter, output, options, progress, note)
     key_file.write_text(key + "\n", encoding="utf-8")
     return True
 

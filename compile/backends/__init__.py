@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol, cast
 
 from dflash_compile.export.graph import Owner
+from dflash_compile.export.registry import load, names
 from dflash_compile.runtime.bundle.manifest import GraphRecord, RequirementRecord
 from dflash_compile.runtime.errors import UsageError
 
 from ..models import Models
 from ..options import BuildOptions
-from ..progress import Progress
+from ..progress import Note, Progress
 
 
 class Prepared(Protocol):
@@ -34,8 +33,11 @@ class Prepared(Protocol):
         """Write every engine below `directory`; returns how to call them, by the model they belong to."""
         ...
 
-    def check(self, directory: Path, progress: Progress) -> None:
-        """Load what was written and run it where that is cheap. Raises `BuildError` when an engine does not work."""
+    def check(self, directory: Path, progress: Progress, note: Note) -> None:
+        """Load what was written and run it where that is cheap. Raises `BuildError` when an engine does not work.
+
+        What cannot be tried on this machine is a `note`.
+        """
         ...
 
 
@@ -49,7 +51,7 @@ class Backend(Protocol):
 
 def find_backend(name: str) -> Backend:
     """The back-end called `name`. Raises `UsageError` for an unknown one."""
-    known = sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
+    known = names(__name__)
     if name not in known:
         raise UsageError(f"unknown back-end {name!r}", where="--backend", fix=f"choose one of {', '.join(known)}")
-    return cast(Backend, importlib.import_module(f".{name}", __name__))
+    return cast(Backend, load(__name__, name))

@@ -19,7 +19,7 @@ from ..lowerings.onnxruntime import lower
 from ..models import Models
 from ..options import BuildOptions
 from ..precision import precision_of
-from ..progress import Progress
+from ..progress import Note, Progress
 from ..records import graph_record
 
 _MINIMUM = "1.31.0"
@@ -72,9 +72,9 @@ class _Prepared:
             records[engine.owner].append(graph_record(engine.signature, engine.file))
         return records
 
-    def check(self, directory: Path, progress: Progress) -> None:
+    def check(self, directory: Path, progress: Progress, note: Note) -> None:
         if not importable():
-            progress("onnxruntime is not installed here: the engines are not tried")
+            note("onnxruntime is not installed here: the engines were written but not tried")
             return
         for number, engine in enumerate(self.engines):
             progress("trying the engines", number, len(self.engines))

@@ -198,7 +198,15 @@ def _rope(reader: Reader) -> tuple[float, Mapping[str, object] | None]:
     scaling = dict(section(reader.raw.get("rope_scaling")) or parameters)
     inner = scaling.pop("rope_theta", None)
     top = reader.raw.get("rope_theta")
-    theta = top if top is not None else parameters.get("rope_theta", inner)
+    nested = parameters.get("rope_theta", inner)
+    if None not in (top, nested) and top != nested:
+        raise reader.fault(
+            "rope_theta",
+            "rope_theta is given twice and differs",
+            f"rope_theta = {top}, rope_parameters = {nested}",
+            "keep the value the drafter was trained with",
+        )
+    theta = nested if top is None else top
     if theta is None:
         raise reader.fault(
             "rope_theta",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from dflash_compile.runtime.errors import IncompatibleError
+
+from ..registry import load, names
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,17 +29,12 @@ def family_of(model_type: str) -> Family:
 
     Raises `IncompatibleError` when there is none.
     """
-    name = f"{__name__}.{model_type}"
-    try:
-        module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != name:
-            raise
+    if model_type not in names(__name__):
         raise IncompatibleError(
             f"target family {model_type!r} cannot be traced yet",
             where="config.json: model_type",
             why="tracing has to know which of the family's functions are the rotary embedding and the norms",
             fix=f"use a target of another family, or add export/families/{model_type}.py",
-        ) from None
-    family: Family = module.FAMILY
+        )
+    family: Family = load(__name__, model_type).FAMILY
     return family

@@ -46,10 +46,14 @@ class GgufSource:
         """
         check_rows(self._shapes, name, start, stop)
         tensor = self._tensors[name]
-        if self._halved is not None and (".q_proj." in name or ".k_proj." in name):
-            first, last = start // self._halved * self._halved, -(-stop // self._halved) * self._halved
-            return self._decode(tensor, self._stored(tensor, first, last)[_interleaved(start, stop, self._halved) - first])
-        return self._decode(tensor, self._stored(tensor, start, stop))
+        halved = self._halved if ".q_proj." in name or ".k_proj." in name else None
+        if len(self._shapes[name]) == 1:  # a vector may be packed in bytes that are no rows: nothing in it can be sought by row
+            whole = self._decode(tensor, self._stored(tensor, 0, len(tensor.data)))
+            return whole[start:stop] if halved is None else whole[_interleaved(start, stop, halved)]
+        if halved is None:
+            return self._decode(tensor, self._stored(tensor, start, stop))
+        first, last = start // halved * halved, -(-stop // halved) * halved
+        return self._decode(tensor, self._stored(tensor, first, last)[_interleaved(start, stop, halved) - first])
 
     def _stored(self, tensor: ReaderTensor, start: int, stop: int) -> np.ndarray:
         """Rows as they lie in the file. Not through the reader's memory map, which would keep every page ever read in memory."""

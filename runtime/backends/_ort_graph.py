@@ -81,7 +81,7 @@ class Graph:
                 why=str(fault),
                 fix="build the bundle again with this machine's onnxruntime",
             ) from fault
-        self._bindings: dict[tuple[int, ...], Any] = {}
+        self._bindings: dict[tuple[int, ...], tuple[Any, list[Buffer]]] = {}
         self.ports = {port.name: port for port in (*record.inputs, *record.outputs)}
         self._caches = record.caches
         _check_ports(file, record.inputs, self._session.get_inputs())
@@ -103,11 +103,12 @@ class Graph:
             binding.bind_input(name, buffer.device, 0, buffer.dtype, shape, buffer.address)
         for name, (buffer, shape) in {**outputs, **{out: shared[name] for name, out in self._caches}}.items():
             binding.bind_output(name, buffer.device, 0, buffer.dtype, shape, buffer.address)
-        self._bindings[key] = binding
+        # A binding knows addresses only: the buffers must outlive a run, also where another thread closes the engine meanwhile.
+        self._bindings[key] = binding, [buffer for buffer, _ in (*inputs.values(), *outputs.values(), *shared.values())]
 
     def run(self, key: tuple[int, ...]) -> None:
         """Run the graph on the memory bound under `key`."""
-        self._session.run_with_iobinding(self._bindings[key])
+        self._session.run_with_iobinding(self._bindings[key][0])
 
 
 def _aligned_zeros(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:

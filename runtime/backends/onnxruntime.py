@@ -11,7 +11,7 @@ from typing import Any
 from ..bundle.manifest import GraphRecord, ModelRecord
 from ..bundle.read import Bundle
 from ..engines import DrafterEngine, Engines, TargetEngine
-from ..errors import BundleError
+from ..errors import BundleError, UsageError
 from . import EngineOptions
 from ._ort_graph import Buffer, Graph
 from ._ort_library import INSTALL, choose_provider, import_library, installed, providers, session_options
@@ -161,7 +161,7 @@ def _choices(logits: Buffer, rows: int, vocab: int) -> list[int]:
 
 def _opened(graph: Graph | None) -> Graph:
     if graph is None:
-        raise RuntimeError("the engine was closed")
+        raise UsageError("this session is closed", why="its engines and their memory are gone", fix="load the bundle again")
     return graph
 
 

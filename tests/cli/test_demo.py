@@ -25,6 +25,7 @@ class FakeSession:
     answers: dict[tuple[str, bool, int], list[int]] = field(default_factory=dict)
     calls: list[tuple[str, bool]] = field(default_factory=list)
     seconds: dict[bool, list[float]] = field(default_factory=lambda: {True: [1.0], False: [2.0]})
+    notes: tuple[str, ...] = ("drums nearby",)
 
     def generate(self, prompt, *, max_new_tokens, draft, on_token):
         turn = self.calls.count((prompt, draft))
@@ -113,6 +114,7 @@ def test_the_document_and_exit_code(demo, identical, code):
         "schema": "dflash-compile.demo/1",
         "bundle": "artifacts/bundles/smollm2-135m",
         "built": True,
+        "notes": ["drums nearby"],
         **as_dict(_comparison(0.5, identical)),
     }
 

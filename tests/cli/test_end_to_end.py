@@ -56,8 +56,19 @@ def test_build_does_not_overwrite_unasked_and_says_where_the_bundle_is(cli, mode
     refused = cli(*again)
     assert refused.code == 2
     assert "--force" in refused.document["fix"]
-    assert cli(*again, "--force").document == {"schema": "dflash-compile.build/1", "bundle": str(copy)}
+    assert cli(*again, "--force").document == {"schema": "dflash-compile.build/1", "bundle": str(copy), "notes": []}
     assert read_manifest(copy).target.precision == "int4"
+
+
+def test_build_passes_on_what_it_noticed(cli, models, tmp_path):
+    from models import write_drafter
+
+    drafter = write_drafter(tmp_path / "drafter", models[0], rope_theta=5e5)
+    command = ("build", models[0], str(drafter), "--max-context", "64", "-o")
+    said = cli(*command, str(tmp_path / "one"))
+    assert "note: the drafter's RoPE base is 500000" in said.err
+    assert "RoPE" not in said.out
+    assert cli(*command, str(tmp_path / "two"), "--json").document["notes"] == ["the drafter's RoPE base is 500000, the target's 10000"]
 
 
 def test_run_gives_the_same_text_with_and_without_the_drafter(cli, bundle):
@@ -79,6 +90,14 @@ def test_inspect_shows_a_bundle_and_both_checkpoints(cli, bundle, models):
     for path, kind in zip(models, ("target", "drafter"), strict=True):
         assert cli("inspect", path, "--json").document["kind"] == kind
         assert _has_row(cli("inspect", path).out, "hidden", "64")
+
+
+def test_inspect_reads_no_whole_file_unless_its_hash_is_asked_for(cli, models, monkeypatch):
+    from dflash_compile.export.files import FileHashes
+
+    assert len(cli("inspect", models[0], "--json").document["files"]["model.safetensors"]) == 64
+    monkeypatch.setattr(FileHashes, "__getitem__", lambda *_: pytest.fail("a file was hashed"))
+    assert cli("inspect", models[0]).code == 0
 
 
 def test_one_changed_byte_is_a_failed_check(cli, copy):

@@ -71,6 +71,7 @@ def test_quiet_leaves_only_the_text(cli, record):
 def test_json_is_one_document_with_text_and_statistics(cli, record):
     document = cli("run", "some/bundle", "--prompt", "Hi", "--json").document
     assert document["text"] == "Hello"
+    assert document["notes"] == ["this machine is a test"]
     assert document["statistics"]["tau"] == 2.0
     assert document["statistics"]["acceptance_by_position"] == [0.75, 0.25]
     assert document["statistics"]["seconds_by_role"] == {"prefill": 0.4, "verify": 1.5}

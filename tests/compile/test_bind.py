@@ -95,6 +95,18 @@ def test_progress_adds_up_to_every_byte_written(tmp_path: Path) -> None:
     assert sum(steps) == total
 
 
+@pytest.mark.parametrize("encoding", [Floats(), Floats(half=True), Blocks(8, 32), Blocks(4, 32)])
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), 1e5])
+def test_a_number_that_an_engine_cannot_hold_is_refused(tmp_path: Path, encoding: Encoding, number: float) -> None:
+    weights = {"a": WEIGHTS["a"].clone()}
+    weights["a"][20, 40] = number
+    if number == 1e5 and encoding != Floats(half=True):
+        bind(lowered(("a", encoding)), {"target": Counting(weights)}, tmp_path, "g.onnx")
+        return
+    with pytest.raises(BuildError, match="not finite"):
+        bind(lowered(("a", encoding)), {"target": Counting(weights)}, tmp_path, "g.onnx")
+
+
 @pytest.mark.parametrize("weights", [{}, {"a": torch.randn(36, 64)}])
 def test_a_tensor_of_another_shape_is_refused(tmp_path: Path, weights: dict[str, torch.Tensor]) -> None:
     with pytest.raises(BuildError, match="tensor 'a'"):

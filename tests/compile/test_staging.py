@@ -61,6 +61,35 @@ def test_an_accident_leaves_everything_as_it_was(output: Path, accident: Callabl
     assert signal.getsignal(signal.SIGTERM) is handler
 
 
+@pytest.mark.parametrize("after", [1, 2])
+def test_an_interrupt_between_the_renames_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """Right after the old bundle was moved aside, and right after the new one took its place."""
+    output = tmp_path / "bundle"
+    output.mkdir()
+    write(output, "old")
+    rename, done = Path.rename, list[Path]()
+
+    def interrupted(path: Path, to: Path) -> Path:
+        moved = rename(path, to)
+        done.append(path)
+        if len(done) == after:
+            raise KeyboardInterrupt
+        return moved
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        stage(output, write)
+    assert (output / MANIFEST).read_text() == {1: "old", 2: "new"}[after]
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
+def test_two_builds_of_one_process_do_not_meet(tmp_path: Path) -> None:
+    with staged(tmp_path / "bundle", 0) as first, staged(tmp_path / "bundle", 0) as second:
+        write(first)
+        write(second)
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
 def test_success_replaces_the_whole(output: Path) -> None:
     if output.exists():
         (output / "stale").write_text("old")

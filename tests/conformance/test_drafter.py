@@ -14,7 +14,8 @@ from forms import FORMS, Cached, bound, ort_call, runtimes, torch_drafter
 from dflash_compile.export import open_drafter, open_target
 from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
 from dflash_compile.export.graph import Graph
-from dflash_compile.export.trace import EMBEDDING, trace_draft, trace_inject
+from dflash_compile.export.skeleton import EMBEDDING
+from dflash_compile.export.trace import trace_draft, trace_inject
 
 published = pytest.importorskip("dflash.model", reason="PyPI dflash is the implementation to compare with")
 

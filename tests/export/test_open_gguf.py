@@ -44,6 +44,15 @@ def test_unquantised_tensors_keep_their_dtype_and_original_values(tmp_path: Path
     assert torch.equal(target.read(name), original.read(name).bfloat16())
 
 
+@pytest.mark.parametrize("kind", [Kind.F16, Kind.BF16, Kind.Q8_0], ids=lambda kind: kind.name)
+def test_vectors_are_read_whole_however_they_are_stored(tmp_path: Path, kind: Kind) -> None:
+    folder = write_target(tmp_path / "target", "llama", attention_bias=True)
+    original, target = open_target(folder), open_target(write_gguf(tmp_path / "tiny.gguf", folder, vectors=kind))
+    for name in ("model.norm.weight", "model.layers.1.self_attn.q_proj.bias"):
+        torch.testing.assert_close(target.read(name).float(), original.read(name), atol=2e-2, rtol=2e-2)
+        assert torch.equal(target.tensors.rows(name, 5, 22), target.read(name)[5:22])
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_spec_and_config_equal_those_of_the_directory(tmp_path: Path, dirs: dict[str, Path], family: str) -> None:
     original, target = open_target(dirs[family]), open_target(write_gguf(tmp_path / "tiny.gguf", dirs[family]))

@@ -160,6 +160,7 @@ def test_missing_taps_or_mask_are_never_guessed(drafter: Path, key: str) -> None
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
         ({"rope_theta": 0}, "rope_theta"),
+        ({"rope_theta": 10000.0, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}, "twice"),
         ({"rope_theta": None, "rope_parameters": [1e6]}, "rope_theta"),
         ({"dflash_config": [1, 2]}, "mask_token_id"),
     ],

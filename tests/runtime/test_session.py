@@ -141,6 +141,15 @@ def test_closed(tiny_bundle):
     assert session.statistics.tokens == 3
 
 
+def test_closed_in_the_middle_of_an_answer(tiny_bundle):
+    session = load(tiny_bundle)
+    answer = session.tokens("hi", max_new_tokens=20)
+    next(answer)
+    session.close()
+    with pytest.raises(UsageError, match="closed"):
+        list(answer)
+
+
 def test_a_foreign_template_is_noted(tiny_bundle):
     assert load(tiny_bundle).notes == ()
     edit_manifest(tiny_bundle, lambda document: document["pairing"].__setitem__("template_sha256", "0" * 64))

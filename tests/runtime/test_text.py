@@ -137,6 +137,21 @@ def test_template_globals():
     assert template(source, bos_token="<s>").render([{"role": "user", "content": "<é>"}]) == '<s>"<é>"4'
 
 
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("{% if tools is not none %}tools{% endif %}{% if documents is not none %}documents{% endif %}", ""),
+        ("{{ {'b': 1, 'a': 2} | tojson(sort_keys=True, separators=(',', ':')) }}", '{"a":2,"b":1}'),
+        ("a{% generation %}{{ messages[0].content }}{% endgeneration %}z", "axz"),
+    ],
+)
+def test_templates_render_as_in_transformers(source, expected):
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    messages = [{"role": "user", "content": "x"}]
+    assert template(source).render(messages) == expected == render_jinja_template([messages], chat_template=source)[0][0]
+
+
 def test_template_that_refuses():
     with pytest.raises(UsageError, match="refuses") as caught:
         template("{{ raise_exception('roles must alternate') }}").render([])
@@ -158,6 +173,16 @@ def test_a_tokenizer_of_another_model(tiny_bundle):
     edit_manifest(tiny_bundle, lambda document: document["target"].update(vocab=257) or document["pairing"].update(mask_id=256))
     with pytest.raises(BundleError, match="vocabulary is 257"):
         open_text(open_bundle(tiny_bundle))
+
+
+def test_a_tokenizer_saved_with_truncation_and_padding_does_neither(tiny_bundle):
+    manifest = open_bundle(tiny_bundle).manifest
+    tokenizer = make_tokenizer()
+    tokenizer.enable_truncation(3)
+    tokenizer.enable_padding(length=9)
+    tokenizer.save(str(tiny_bundle / "tokenizer/tokenizer.json"))
+    write_manifest(tiny_bundle, manifest)
+    assert open_text(open_bundle(tiny_bundle)).encode("abcdef", raw=True) == list(b"abcdef")
 
 
 def test_a_broken_tokenizer(tiny_bundle):
