@@ -89,9 +89,7 @@ class AdaptiveWidth:
 
     def acceptance(self) -> Sequence[float]:
         """Estimated share of accepted proposals by slot, given that the slots before it were."""
-        return [
-            (a + _PRIOR * _PRIOR_WEIGHT) / (r + _PRIOR_WEIGHT) for a, r in zip(self._accepted, self._reached, strict=True)
-        ]
+        return [(a + _PRIOR * _PRIOR_WEIGHT) / (r + _PRIOR_WEIGHT) for a, r in zip(self._accepted, self._reached, strict=True)]
 
     def tokens(self, width: int) -> float:
         """Expected tokens of a cycle: 1 + sum over slots of the chance that all proposals up to it stand."""
@@ -122,9 +120,9 @@ class AdaptiveWidth:
         if PLAIN not in self._seconds or len(self._seconds) < 2:
             return "too few cycles to tell whether drafting pays"
         best = max(range(2, self.block + 1), key=self.rate)
-        gain = self.rate(best) / self.rate(PLAIN)
+        gain, dear = self.rate(best) / self.rate(PLAIN), self.cost(best) / self.cost(PLAIN)
         doing = f"drafting {best} rows" if gain > 1 else "decoding plainly"
-        return f"{doing}: a block of {best} is worth {gain:.2f}x plain decoding ({self.tokens(best):.2f} tokens for {self.cost(best) / self.cost(PLAIN):.2f} times the cost)"
+        return f"{doing}: a block of {best} is worth {gain:.2f}x plain decoding ({self.tokens(best):.2f} tokens for {dear:.2f} times the cost)"
 
     def _risk(self, width: int) -> float:
         """Seconds a cycle of `width` loses if nothing is accepted."""

@@ -10,16 +10,14 @@ from dataclasses import dataclass
 
 import torch
 
-GAMMA = {16: 7.0, 10: 5.0, 8: 4.0}
-"""decay of the row weights by block size, from the published recipe; others are interpolated"""
 IGNORED = -100
 
 
 def gamma_for(block: int) -> float:
-    """The recipe's decay for `block` rows: linear between and beyond the published points (8: 4, 10: 5, 16: 7)."""
-    if block in GAMMA:
-        return GAMMA[block]
-    return 4.0 * block / 8 if block < 8 else 4.0 + (block - 8) * 3.0 / 8
+    """The recipe's decay for `block` rows: the published points, straight lines between them, half the block below and 7 / 16 of it above."""
+    if block <= 10:
+        return block / 2
+    return 5.0 + (block - 10) / 3 if block <= 16 else block * 7 / 16
 
 
 def row_weights(block: int, gamma: float) -> torch.Tensor:

@@ -10,17 +10,22 @@ store.json     {"version", "width", "taps", "target"}
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
+from dflash_compile.runtime.errors import DFlashError, ExitCode
+
 VERSION = 1
 
 
-class StoreMismatch(Exception):
+class StoreMismatch(DFlashError):
     """The folder holds features of another target, other taps or another version."""
+
+    exit_code = ExitCode.INCOMPATIBLE
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,12 @@ class FeatureStore:
         if head.exists():
             found = json.loads(head.read_text())
             if found != header:
-                raise StoreMismatch(f"{folder} holds features of {found}, this run needs {header}. Use another folder, or delete this one.")
+                raise StoreMismatch(
+                    "this folder holds the features of something else",
+                    where=str(folder),
+                    why=f"it has {found}, this run needs {header}",
+                    fix="use another folder, or delete this one",
+                )
         else:
             head.write_text(json.dumps(header))
         self.entries = self._read_index()
@@ -57,10 +67,11 @@ class FeatureStore:
         path = self.folder / "index.jsonl"
         if not path.exists():
             return []
-        whole = path.read_text().rpartition("\n")[0]  # a torn last line is not a sequence
-        entries = [Entry(**json.loads(line)) for line in whole.splitlines()]
-        path.write_text("".join(json.dumps(asdict(e)) + "\n" for e in entries))
-        return entries
+        text = path.read_text()
+        whole = text[: text.rfind("\n") + 1]
+        if whole != text:  # a torn last line is not a sequence
+            os.truncate(path, len(whole.encode()))
+        return [Entry(**json.loads(line)) for line in whole.splitlines()]
 
     def _cut(self, name: str, size: int) -> None:
         path = self.folder / name

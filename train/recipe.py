@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from dflash_compile.export.text import template_hash, vocabulary_hash
 from dflash_compile.export.torch_model import load_model
 from dflash_compile.runtime.errors import UsageError
 
+from .card import card
 from .data import Corpus
 from .evaluate import Acceptance
 from .features import FeatureStore
@@ -44,8 +46,8 @@ class TrainProgress:
     event: TrainEvent | None = None
 
 
-def drafter_spec(target: TargetSpec, options: TrainOptions, mask_id: int) -> DrafterSpec:
-    """The drafter to train for `target`: its own shapes, so that its last layers can start it."""
+def drafter_spec(target: TargetSpec, options: TrainOptions, mask_id: int, bias: bool = False) -> DrafterSpec:
+    """The drafter to train for `target`: its own shapes, so that its last layers can start it. `bias`: its projections have one."""
     return DrafterSpec(
         dialect="zlab_v1",
         name=f"{target.name}-dflash",
@@ -64,6 +66,7 @@ def drafter_spec(target: TargetSpec, options: TrainOptions, mask_id: int) -> Dra
         rope_theta=target.rope_theta,
         dtype="bfloat16",
         target_layers=target.layers,
+        attention_bias=bias,
     )
 
 
@@ -75,7 +78,11 @@ def choose_mask_id(tokenizer_json: bytes, target: TargetSpec, wanted: int | None
     taken = {target.pad_id, target.bos_id, *target.eos_ids}
     if wanted is not None:
         if wanted in taken or not 0 <= wanted < target.vocab:
-            raise UsageError(f"mask id {wanted} is pad, bos, eos or outside the vocabulary of {target.vocab}", where="--mask-id")
+            raise UsageError(
+                f"mask id {wanted} is pad, bos, eos or outside the vocabulary of {target.vocab}",
+                where="--mask-id",
+                fix="name a special token that text never holds",
+            )
         return wanted
     added = [token["id"] for token in json.loads(tokenizer_json)["added_tokens"] if token["special"]]
     free = [token for token in added if token not in taken and token < target.vocab]
@@ -107,7 +114,7 @@ def _generate(checkpoint: TargetCheckpoint, store: FeatureStore, spec: DrafterSp
         report(TrainProgress("plain text", done, total, f"{len(store.entries)} sequences"))
 
     add_raw_text(store, model, _tokenizer(checkpoint), spec.taps, options.text_tokens, options.seed, reading)
-    length = PROMPT_ROOM + options.response_limit
+    length = min(PROMPT_ROOM + options.response_limit, checkpoint.spec.max_positions)
     generator = BatchedGenerator(model, spec.taps, frozenset(checkpoint.spec.eos_ids), slots=128, length=length, seed=options.seed + len(store.entries))
     plan = ResponsePlan(options.response_tokens, options.seed, options.response_limit)
     writer = ResponseWriter(store, ChatFrame(_tokenizer(checkpoint)), generator, plan)
@@ -126,44 +133,14 @@ def _trainer(checkpoint: TargetCheckpoint, stores: list[FeatureStore], spec: Dra
     warm_start(model, target, tokens.long()[None])
     head: torch.Tensor = target.get_output_embeddings().weight.to(device)
     embedding: torch.Tensor = target.get_input_embeddings().get_parameter("weight").to(device)
-    teacher = Teacher(target, spec.taps).to(device, torch.bfloat16)
+    teacher = Teacher(target, spec.taps).low(device)
     return Trainer(model.to(device), embedding, head, corpus, options, state, teacher)
 
 
-def card(checkpoint: TargetCheckpoint, trainer: Trainer, spec: DrafterSpec, acceptance: Acceptance) -> str:
-    """README of the trained drafter: how it was made and what it does."""
-    options, clock = trainer.options, trainer.clock
-    kept = sum(entry.length - entry.prompt for _, entry in trainer.corpus.train if entry.tag != TAG)
-    plain = sum(entry.length for _, entry in trainer.corpus.train if entry.tag == TAG)
-    positions = ", ".join(f"{share:.2f}" for share in acceptance.by_position)
-    sources = "\n".join(f"- `{name}`: sha256 `{digest}`" for name, digest in sorted(checkpoint.files.items()))
-    settings = "\n".join(f"- {name}: {value}" for name, value in asdict(options).items() if value is not None)
-    return f"""# {spec.name}
-
-A DFlash drafter (z-lab v1 layout) for exactly one target, **{checkpoint.spec.name}**, trained by `dflash-compile train`.
-
-| | |
-|---|---|
-| draft layers | {spec.layers}, {spec.hidden} wide, {spec.heads}/{spec.kv_heads} heads x {spec.head_dim} |
-| block | {spec.block} rows (the anchor and {spec.block - 1} proposals) |
-| taps (output of 0-based layer) | {list(spec.taps)} of {spec.target_layers} |
-| mask token id | {spec.mask_id} |
-| trained on | {kept} response tokens of the target itself and {plain} of plain text, {len(trainer.corpus.train)} sequences |
-| optimisation | {clock.step} steps, {clock.rows} block rows, {clock.seconds / 3600:.2f} hours |
-| held-out τ | {acceptance.tau:.3f} tokens a cycle over {len(trainer.held_out)} sequences never trained on, by walking them in torch |
-| accepted by position | {positions} |
-
-The responses answer filled templates, text of the Python standard library, and questions the target made up itself;
-four in five are greedy. Weights start from the target's last layers. Chat template: the target's own.
-
-## Target files
-
-{sources}
-
-## Options
-
-{settings}
-"""
+def identity(checkpoint: TargetCheckpoint) -> str:
+    """Name and hash of a target: features of two models of the same name must never mix."""
+    digest = hashlib.sha256("".join(f"{name} {sha}\n" for name, sha in sorted(checkpoint.files.items())).encode())
+    return f"{checkpoint.spec.name} {digest.hexdigest()[:16]}"
 
 
 def train(
@@ -183,11 +160,13 @@ def train(
     """
     if output.exists() and not force:
         raise UsageError("the output folder exists", where=str(output), fix="choose another folder, or pass --force to replace it")
-    spec = drafter_spec(checkpoint.spec, options, choose_mask_id(checkpoint.text.tokenizer_json, checkpoint.spec, options.mask_id))
+    mask_id = choose_mask_id(checkpoint.text.tokenizer_json, checkpoint.spec, options.mask_id)
+    spec = drafter_spec(checkpoint.spec, options, mask_id, bool(getattr(checkpoint.config, "attention_bias", False)))
     width = len(spec.taps) * checkpoint.spec.hidden
-    store = FeatureStore(work / "features", width, spec.taps, checkpoint.spec.name)
+    owner = identity(checkpoint)
+    store = FeatureStore(work / "features", width, spec.taps, owner)
     _generate(checkpoint, store, spec, options, on_progress)
-    stores = [store, *(FeatureStore(folder, width, spec.taps, checkpoint.spec.name) for folder in extra_features)]
+    stores = [store, *(FeatureStore(folder, width, spec.taps, owner) for folder in extra_features)]
     trainer = _trainer(checkpoint, stores, spec, options, work / "state.safetensors")
     log = (work / "log.jsonl").open("a")
     last: list[Acceptance] = []

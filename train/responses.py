@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from dflash_compile.runtime.errors import UsageError
+
 from .features import FeatureStore
 from .generation import BatchedGenerator, Request, Sequence
 from .prompts import template_prompts
@@ -38,6 +40,12 @@ class ChatFrame:
 
     def __init__(self, tokenizer: Any) -> None:
         mark = "\u2983"
+        if tokenizer.chat_template is None:
+            raise UsageError(
+                "this target has no chat template",
+                why="the drafter learns from its answers to messages",
+                fix="add chat_template.jinja to the target, as its users will format prompts",
+            )
         text = tokenizer.apply_chat_template([{"role": "user", "content": mark}], tokenize=False, add_generation_prompt=True)
         before, _, after = text.partition(mark)
         self.tokenizer = tokenizer
@@ -81,6 +89,20 @@ class ResponseWriter:
             self.questions.append((*self.frame.before, *question[:-1], *self.frame.after))
 
     def _requests(self) -> Iterator[Request]:
+        """Requests that fit a slot; a source that gives none for long is an error, not an endless search."""
+        passed_over = 0
+        for request in self._wanted():
+            if len(request.prompt) + request.limit <= self.generator.length:
+                passed_over = 0
+                yield request
+            elif (passed_over := passed_over + 1) > 1000:
+                raise UsageError(
+                    "no training prompt fits",
+                    why=f"prompt and answer together have {self.generator.length} rows, and the chat template alone may take most of them",
+                    fix="lower response_limit, or use a target with more positions",
+                )
+
+    def _wanted(self) -> Iterator[Request]:
         while self.kept < self.plan.tokens:
             temperature = 0.7 if self.random.random() < self.plan.warm_share else 0.0
             if self.questions:

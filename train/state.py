@@ -11,6 +11,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
+from dflash_compile.runtime.errors import UsageError
+
 
 @dataclass
 class Clock:
@@ -34,13 +36,22 @@ def save_state(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, c
 
 
 def load_state(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> Clock:
-    """Restore `model` and `optimiser` in place."""
+    """Restore `model` and `optimiser` in place, on the model's device. Raises `UsageError` for the state of a drafter of another shape."""
     with safe_open(path, framework="pt") as file:
+        for name, parameter in model.named_parameters():
+            if f"model.{name}" not in file.keys() or tuple(file.get_slice(f"model.{name}").get_shape()) != tuple(parameter.shape):  # noqa: SIM118
+                raise UsageError(
+                    "the training state is that of another drafter",
+                    where=f"{path}: {name}",
+                    why="layers or widths differ from this run's options",
+                    fix="give the options of the first run, or another --work folder",
+                )
         clock = Clock(**json.loads(file.metadata()["clock"]))
         names = set(file.keys())
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 parameter.copy_(file.get_tensor(f"model.{name}"))
                 keys = [key for key in ("step", "exp_avg", "exp_avg_sq") if f"{key}.{name}" in names]
-                optimiser.state[parameter] = {key: file.get_tensor(f"{key}.{name}") for key in keys}
+                moments = {key: file.get_tensor(f"{key}.{name}") for key in keys}
+                optimiser.state[parameter] = {key: value if key == "step" else value.to(parameter.device) for key, value in moments.items()}
     return clock

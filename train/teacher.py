@@ -6,6 +6,7 @@ hidden state the target's head saw. Soft labels from it teach far more per respo
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -20,11 +21,18 @@ class Teacher(nn.Module):
     def __init__(self, target: Any, taps: tuple[int, ...]) -> None:
         """`target` is the transformers model; `taps` are the 0-based layers whose outputs the features hold, in order."""
         super().__init__()
-        self.layers = nn.ModuleList(target.model.layers[max(taps) + 1 :])
-        self.norm, self.rotary = target.model.norm, target.model.rotary_emb
+        self.layers = nn.ModuleList(copy.deepcopy(layer) for layer in target.model.layers[max(taps) + 1 :])
+        self.norm, self.rotary = copy.deepcopy(target.model.norm), copy.deepcopy(target.model.rotary_emb)
         self.start = taps.index(max(taps)) * target.config.hidden_size
         self.width = target.config.hidden_size
         self.requires_grad_(False)
+
+    def low(self, device: str) -> Teacher:
+        """Itself on `device` with bfloat16 weights. The rotary frequencies stay float32: rounded, they drift with distance."""
+        self.layers.to(device, torch.bfloat16)
+        self.norm.to(device, torch.bfloat16)
+        self.rotary.to(device)
+        return self
 
     @torch.no_grad()
     def hidden(self, features: torch.Tensor) -> torch.Tensor:

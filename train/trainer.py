@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch.nn import functional as F
 
 from dflash_compile.export.dflash_v1 import DflashV1
+from dflash_compile.runtime.errors import UsageError
 
 from .blocks import IGNORED, BlockBatch, gamma_for, row_weights
 from .data import Corpus
@@ -110,6 +111,8 @@ class Trainer:
         self.frequent = Vocabulary(low, corpus.frequent_tokens(options.loss_vocabulary).to(self.device))
         self.whole = Vocabulary(low, None)
         self.held_out = [corpus.triple(item) for item in corpus.test[:48]]
+        if not self.held_out:
+            raise UsageError("no sequence is left to measure τ on", where="training option held_out", fix="generate more responses, or lower held_out")
 
     @property
     def done(self) -> float:
@@ -150,7 +153,7 @@ class Trainer:
                 self.clock.seconds += time.monotonic() - start
                 due = self.clock.step % self.options.evaluate_every == 0 or self.done >= 1
                 acceptance = self.acceptance() if due else None
-                on_event(TrainEvent(self.done, self.clock, loss, rate_at(self.done, self.options), acceptance))
+                on_event(TrainEvent(self.done, replace(self.clock), loss, rate_at(self.done, self.options), acceptance))
                 if time.monotonic() - saved > self.options.checkpoint_seconds:
                     save_state(self.state, self.model, self.optimiser, self.clock)
                     saved = time.monotonic()

@@ -67,7 +67,7 @@ def verdict(comparison: Comparison) -> str:
         kinds = ", ".join(result.prompt.kind for result in comparison.results if not result.identical)
         return f"NOT LOSSLESS: with the drafter the text differs from plain decoding ({kinds})."
     if total.speedup < 1:
-        return f"Lossless, but the drafter does not help here: {total.speedup:.2f}× the speed of plain decoding at τ {total.tau:.2f}. Use --no-draft."
+        return f"Lossless, but drafting does not help here: {total.speedup:.2f}× the speed of plain decoding, at τ {total.tau:.2f} in whole blocks."
     return f"Lossless: token for token the target's own text, at {total.speedup:.2f}× the speed of plain decoding (τ {total.tau:.2f})."
 
 

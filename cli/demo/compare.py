@@ -1,6 +1,7 @@
 """DFlash against plain decoding on the same bundle: the same tokens, and how long each took.
 
-Both sides take turns on every prompt, so that whatever else the machine does falls on both alike.
+Three sides take turns on every prompt, so that whatever else the machine does falls on all alike: whole blocks, which show what the drafter can do
+(τ); the default, in which the session decides how wide to draft and whether (speed); and plain decoding.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Literal
 
 from dflash_compile.runtime.session import Session
 from dflash_compile.runtime.statistics import Statistics
@@ -16,18 +18,20 @@ from ..progress import Progress
 from .prompts import DemoPrompt
 from .tally import Tally
 
+Side = Literal["blocks", "default", "plain"]
+SIDES: tuple[Side, ...] = ("blocks", "default", "plain")
 WARM_UP_TOKENS = 16
 STEP = "generating with and without the drafter"
 
 
 @dataclass(frozen=True)
 class PromptResult:
-    """One prompt, both ways; its times are medians over the repetitions."""
+    """One prompt on all sides; its times are medians over the repetitions."""
 
     prompt: DemoPrompt
     text: str
     identical: bool
-    """every repetition of both sides gave the same token ids"""
+    """every repetition of every side gave the same token ids"""
     tally: Tally
 
 
@@ -39,7 +43,7 @@ class Comparison:
 
     @property
     def lossless(self) -> bool:
-        """All token ids of both sides are equal."""
+        """All token ids of all sides are equal."""
         return all(result.identical for result in self.results)
 
     @property
@@ -56,10 +60,10 @@ class _Run:
 
 
 def compare(session: Session, prompts: Sequence[DemoPrompt], max_new_tokens: int, repeats: int, progress: Progress) -> Comparison:
-    """Generate greedily for every prompt, `repeats` times with the drafter and as often without it, taking turns."""
+    """Generate greedily for every prompt, `repeats` times on each side, taking turns."""
     progress("warming up")
-    for draft in (True, False):
-        _run(session, prompts[0], WARM_UP_TOKENS, draft)
+    for side in SIDES:
+        _run(session, prompts[0], WARM_UP_TOKENS, side)
     results = []
     for number, prompt in enumerate(prompts):
         progress(STEP, number, len(prompts))
@@ -69,22 +73,23 @@ def compare(session: Session, prompts: Sequence[DemoPrompt], max_new_tokens: int
 
 
 def _compare_one(session: Session, prompt: DemoPrompt, max_new_tokens: int, repeats: int) -> PromptResult:
-    runs: dict[bool, list[_Run]] = {True: [], False: []}
+    runs: dict[Side, list[_Run]] = {side: [] for side in SIDES}
     for repeat in range(repeats):
-        for draft in (True, False) if repeat % 2 == 0 else (False, True):
-            runs[draft].append(_run(session, prompt, max_new_tokens, draft))
-    first = runs[True][0]
+        for side in SIDES if repeat % 2 == 0 else SIDES[::-1]:
+            runs[side].append(_run(session, prompt, max_new_tokens, side))
+    first = runs["blocks"][0]
     tally = Tally(
         tokens=len(first.tokens),
         decoded=max(len(first.tokens) - 1, 0),
         cycles=first.statistics.cycles,
-        seconds=median(run.statistics.decode_seconds for run in runs[True]),
-        baseline_seconds=median(run.statistics.decode_seconds for run in runs[False]),
+        seconds=median(run.statistics.decode_seconds for run in runs["default"]),
+        baseline_seconds=median(run.statistics.decode_seconds for run in runs["plain"]),
     )
-    return PromptResult(prompt, first.text, all(run.tokens == first.tokens for run in (*runs[True], *runs[False])), tally)
+    return PromptResult(prompt, first.text, all(run.tokens == first.tokens for side in runs.values() for run in side), tally)
 
 
-def _run(session: Session, prompt: DemoPrompt, max_new_tokens: int, draft: bool) -> _Run:
+def _run(session: Session, prompt: DemoPrompt, max_new_tokens: int, side: Side) -> _Run:
     tokens: list[int] = []
-    text = "".join(session.generate(prompt.text, max_new_tokens=max_new_tokens, draft=draft, on_token=tokens.append))
+    block = session.manifest.pairing.block if side == "blocks" else None
+    text = "".join(session.generate(prompt.text, max_new_tokens=max_new_tokens, draft=side != "plain", block=block, on_token=tokens.append))
     return _Run(tokens, text, session.statistics)

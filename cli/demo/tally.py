@@ -12,8 +12,9 @@ class Tally:
     tokens: int = 0
     decoded: int = 0
     cycles: int = 0
+    """of whole blocks"""
     seconds: float = 0.0
-    """of decoding with the drafter"""
+    """of decoding with the drafter as the session sees fit"""
     baseline_seconds: float = 0.0
     """of decoding the same tokens without it"""
 
@@ -28,7 +29,7 @@ class Tally:
 
     @property
     def tau(self) -> float:
-        """Tokens per cycle."""
+        """Tokens per cycle, drafting whole blocks."""
         return _ratio(self.decoded, self.cycles)
 
     @property

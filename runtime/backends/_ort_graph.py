@@ -22,15 +22,6 @@ _DTYPES: Mapping[str, Any] = {"float32": np.float32, "float16": np.float16, "int
 _ORT_TYPES = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(bfloat16)": "bfloat16", "tensor(int32)": "int32", "tensor(int64)": "int64"}
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a port's memory starts."""
-
-    device: str
-    dtype: Any
-    address: int
-
-
 class Buffer:
     """A fixed piece of zeroed memory, on the host or on a device. Ports see its front, in a shape of theirs: `Graph.bind`."""
 
@@ -46,7 +37,7 @@ class Buffer:
 
     def behind(self, count: int) -> Place:
         """The place after its first `count` elements."""
-        return Place(self.device, self.dtype, self.address + count * np.dtype(self.dtype).itemsize)
+        return Place(self, self.address + count * np.dtype(self.dtype).itemsize)
 
     def write(self, values: Sequence[int]) -> None:
         """`values` to its front; what lies behind them stays."""
@@ -62,6 +53,22 @@ class Buffer:
         """Its front as an array of `shape`: a view on the host, a copy from a device."""
         whole: NDArray[Any] = self._host if self._host is not None else self._value.numpy()
         return whole.reshape(-1)[: prod(shape)].reshape(shape)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place inside a buffer, which it keeps alive."""
+
+    buffer: Buffer
+    address: int
+
+    @property
+    def device(self) -> str:
+        return self.buffer.device
+
+    @property
+    def dtype(self) -> Any:
+        return self.buffer.dtype
 
 
 View = tuple[Buffer | Place, tuple[int, ...]]
@@ -81,7 +88,7 @@ class Graph:
                 why=str(fault),
                 fix="build the bundle again with this machine's onnxruntime",
             ) from fault
-        self._bindings: dict[tuple[int, ...], tuple[Any, list[Buffer]]] = {}
+        self._bindings: dict[tuple[int, ...], tuple[Any, list[Buffer | Place]]] = {}
         self.ports = {port.name: port for port in (*record.inputs, *record.outputs)}
         self._caches = record.caches
         _check_ports(file, record.inputs, self._session.get_inputs())

@@ -10,7 +10,7 @@ import pytest
 
 import dflash_compile.cli.demo.compare as comparing
 from dflash_compile.cli.commands.demo import as_dict, verdict
-from dflash_compile.cli.demo.compare import Comparison, PromptResult, compare
+from dflash_compile.cli.demo.compare import SIDES, Comparison, PromptResult, compare
 from dflash_compile.cli.demo.prompts import PROMPTS, DemoPrompt
 from dflash_compile.cli.demo.tally import Tally
 from dflash_compile.train import prompts as training
@@ -20,19 +20,22 @@ FEW = (DemoPrompt("a", "first prompt"), DemoPrompt("b", "second prompt"))
 
 @dataclass
 class FakeSession:
-    """Answers every prompt with five tokens; `answers` may say otherwise per (prompt, draft, turn)."""
+    """Answers every prompt with five tokens; `answers` may say otherwise per (prompt, side, turn)."""
 
-    answers: dict[tuple[str, bool, int], list[int]] = field(default_factory=dict)
-    calls: list[tuple[str, bool]] = field(default_factory=list)
-    seconds: dict[bool, list[float]] = field(default_factory=lambda: {True: [1.0], False: [2.0]})
+    answers: dict[tuple[str, str, int], list[int]] = field(default_factory=dict)
+    calls: list[tuple[str, str]] = field(default_factory=list)
+    seconds: dict[str, list[float]] = field(default_factory=dict)
     notes: tuple[str, ...] = ("drums nearby",)
+    manifest = SimpleNamespace(pairing=SimpleNamespace(block=6))
 
-    def generate(self, prompt, *, max_new_tokens, draft, on_token):
-        turn = self.calls.count((prompt, draft))
-        self.calls.append((prompt, draft))
-        times = self.seconds[draft]
-        self.statistics = SimpleNamespace(decode_seconds=times[turn % len(times)], cycles=2 if draft else 4)
-        for token in self.answers.get((prompt, draft, turn), [1, 2, 3, 4, 5])[:max_new_tokens]:
+    def generate(self, prompt, *, max_new_tokens, draft, block, on_token):
+        assert block in (None, 6)
+        side = ("default" if block is None else "blocks") if draft else "plain"
+        turn = self.calls.count((prompt, side))
+        self.calls.append((prompt, side))
+        times = self.seconds.get(side, [1.0])
+        self.statistics = SimpleNamespace(decode_seconds=times[turn % len(times)], cycles={"blocks": 2, "default": 3, "plain": 4}[side])
+        for token in self.answers.get((prompt, side, turn), [1, 2, 3, 4, 5])[:max_new_tokens]:
             on_token(token)
             yield f"{token} "
 
@@ -41,17 +44,18 @@ def quiet(*_):
     pass
 
 
-def test_sides_take_turns_after_a_warm_up_of_both():
+def test_sides_take_turns_after_a_warm_up_of_all():
     session = FakeSession()
     compare(session, FEW, 8, 2, quiet)
     first, second = FEW[0].text, FEW[1].text
-    assert session.calls[:2] == [(first, True), (first, False)]
-    assert [draft for prompt, draft in session.calls[2:6]] == [True, False, False, True]
-    assert session.calls[6:] == [(second, True), (second, False), (second, False), (second, True)]
+    forth, back = ["blocks", "default", "plain"], ["plain", "default", "blocks"]
+    assert session.calls[:3] == [(first, side) for side in forth]
+    assert session.calls[3:9] == [(first, side) for side in (*forth, *back)]
+    assert session.calls[9:] == [(second, side) for side in (*forth, *back)]
 
 
 def test_figures_come_from_the_median_of_each_side():
-    session = FakeSession(seconds={True: [9.0, 1.0, 1.0, 5.0], False: [9.0, 3.0, 3.0, 8.0]})
+    session = FakeSession(seconds={"blocks": [7.0], "default": [9.0, 1.0, 1.0, 5.0], "plain": [9.0, 3.0, 3.0, 8.0]})
     total = compare(session, FEW[:1], 8, 3, quiet).total
     assert (total.seconds, total.baseline_seconds) == (1.0, 3.0)
     assert total.as_dict() == {"tau": 2.0, "tokens_per_second": 4.0, "baseline_tokens_per_second": 4 / 3, "speedup": 3.0, "tokens": 5}
@@ -64,11 +68,11 @@ def test_totals_weigh_every_token_alike():
     assert Tally().as_dict()["speedup"] == 0.0
 
 
-@pytest.mark.parametrize("draft", [True, False])
+@pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("turn", [0, 1])
 @pytest.mark.parametrize("other", [[1, 2, 3, 4], [1, 2, 3, 4, 6], [1, 2, 3, 4, 5, 6]])
-def test_one_other_token_in_any_run_is_not_lossless(draft, turn, other):
-    session = FakeSession({(FEW[1].text, draft, turn): other})
+def test_one_other_token_in_any_run_is_not_lossless(side, turn, other):
+    session = FakeSession({(FEW[1].text, side, turn): other})
     comparison = compare(session, FEW, 8, 2, quiet)
     assert not comparison.lossless
     assert [result.identical for result in comparison.results] == [True, False]

@@ -64,8 +64,6 @@ def test_it_turns_off_and_on_again_with_the_text():
     def shares(made):
         return [0.9] * 7 if 600 <= made < 1200 else [0.02] * 7
 
-    controller = AdaptiveWidth(BLOCK)
-    _, widths = simulate(controller, TWO_CORES, shares, 1800)
     made, drafted = 0, {"dull": [0, 0], "easy": [0, 0]}
     controller = AdaptiveWidth(BLOCK)
     noise = random.Random(0)

@@ -1,0 +1,68 @@
+"""The whole recipe on a tiny target: responses, plain text, training, a drafter that opens and pairs, and a second run that goes on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import models
+import pytest
+
+from dflash_compile.export import open_drafter, open_target, pair
+from dflash_compile.runtime.errors import DFlashError, UsageError
+from dflash_compile.train.options import TrainOptions
+from dflash_compile.train.recipe import TrainProgress, train
+
+SHORT = {"steps": 6, "sequences": 2, "anchors": 6, "evaluate_every": 4}
+OPTIONS = TrainOptions(layers=1, block=4, response_tokens=600, response_limit=24, text_tokens=400, loss_vocabulary=64, held_out=5, **SHORT)
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return models.write_target(tmp_path_factory.mktemp("target"), "llama", num_hidden_layers=4, max_position_embeddings=1024)
+
+
+def test_a_drafter_comes_out_that_pairs_with_its_target(target: Path, tmp_path: Path) -> None:
+    checkpoint = open_target(target)
+    seen: list[TrainProgress] = []
+    drafter = train(checkpoint, tmp_path / "drafter", OPTIONS, tmp_path / "work", on_progress=seen.append)
+    opened = open_drafter(drafter)
+    assert pair(checkpoint, opened).drafter.block == 4
+    assert opened.text_hash
+    assert opened.template_hash
+    assert {progress.phase for progress in seen} == {"plain text", "responses", "training"}
+    assert "6 steps" in (drafter / "README.md").read_text()
+    log = [json.loads(line) for line in (tmp_path / "work" / "log.jsonl").read_text().splitlines()]
+    assert [entry["step"] for entry in log] == [1, 2, 3, 4, 5, 6]
+    assert [entry["step"] for entry in log if "tau" in entry] == [4, 6]
+
+    with pytest.raises(UsageError):
+        train(checkpoint, drafter, OPTIONS, tmp_path / "work")
+    seen.clear()
+    train(checkpoint, drafter, replace(OPTIONS, steps=8), tmp_path / "work", force=True, on_progress=seen.append)
+    assert {progress.phase for progress in seen} == {"training"}, "responses are kept"
+    assert [progress.event.clock.step for progress in seen if progress.event] == [7, 8]
+
+
+@pytest.mark.parametrize("wrong", [{"layers": 2}, {"taps": (0, 1)}])
+def test_a_work_folder_of_other_options_is_refused(target: Path, tmp_path: Path, wrong: dict[str, object]) -> None:
+    checkpoint = open_target(target)
+    train(checkpoint, tmp_path / "drafter", OPTIONS, tmp_path / "work")
+    with pytest.raises(DFlashError) as caught:
+        train(checkpoint, tmp_path / "other", replace(OPTIONS, **wrong), tmp_path / "work")  # type: ignore[arg-type]
+    assert "another" in str(caught.value)
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_target_without_a_chat_template_is_refused(tmp_path: Path) -> None:
+    folder = models.write_target(tmp_path / "plain", "llama", num_hidden_layers=4, max_position_embeddings=1024)
+    for file in folder.glob("chat_template*"):
+        file.unlink()
+    config = folder / "tokenizer_config.json"
+    if config.exists():
+        settings = json.loads(config.read_text())
+        settings.pop("chat_template", None)
+        config.write_text(json.dumps(settings))
+    with pytest.raises(UsageError, match="chat template"):
+        train(open_target(folder), tmp_path / "drafter", OPTIONS, tmp_path / "work")
