@@ -19,11 +19,20 @@ class BuildOptions:
     """cache rows: prompt and answer together; by default what both models can address, at most `DEFAULT_CONTEXT`"""
     block: int | None = None
     """rows drafted at once, at most the block the drafter was trained for, which is the default"""
+    portable: bool = False
+    """standard operators only (opset 24, fp32), which other tools read too; several times slower than the back-end's own"""
     force: bool = False
     """replace a bundle that is there"""
 
     def __post_init__(self) -> None:
         precision_of(self.precision)
+        if self.portable and self.precision != "fp32":
+            raise UsageError(
+                f"the portable form at precision {self.precision}",
+                where="--portable",
+                why="standard operators have no block-quantised product",
+                fix="add --precision fp32",
+            )
         if self.block is not None and self.block < 2:
             raise UsageError(f"a block of {self.block} rows", where="--block", why="a block is the anchor and at least one proposal", fix="give 2 or more")
         if self.context is not None and self.context < 1:

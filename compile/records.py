@@ -50,6 +50,7 @@ def manifest_of(
         "backend": options.backend,
         "precision": options.precision,
         "context": models.context,
+        "portable": options.portable,
         "block": models.block,
     }
     return Manifest(

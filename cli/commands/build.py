@@ -22,12 +22,13 @@ def command(
     ] = None,
     precision: Annotated[Literal["int8", "int4", "fp32"], typer.Option("--precision", help="Of the weights.")] = "int8",
     backend: Annotated[str, typer.Option("--backend", help="What the bundle runs on.")] = "onnxruntime",
+    portable: Annotated[bool, typer.Option("--portable", help="Standard operators only, for other tools; needs --precision fp32.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a bundle that is there.")] = False,
 ) -> Report:
     """Build a bundle from TARGET and DRAFTER. Needs neither a GPU nor the whole model in memory."""
     from dflash_compile.compile.build import BuildOptions, build
 
-    options = BuildOptions(backend=backend, precision=precision, context=max_context, block=block, force=force)
+    options = BuildOptions(backend=backend, precision=precision, context=max_context, block=block, portable=portable, force=force)
     notes: list[str] = []
     with console.progress() as progress:
         bundle = build(target, drafter, output, options, progress, notes.append)

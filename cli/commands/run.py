@@ -44,16 +44,20 @@ def command(
         for piece in session.generate(messages, max_new_tokens=max_new_tokens, stop=stop or (), raw=raw, draft=draft):
             answer.append(piece)
             console.stream(piece)
-        statistics = session.statistics
+        statistics, verdict = session.statistics, session.verdict
     console.stream("\n")
     console.note(summary(statistics, draft=draft))
-    return Report({"text": "".join(answer), "draft": draft, "statistics": as_dict(statistics), "notes": list(session.notes)})
+    if draft:
+        console.note(f"[{verdict}]")
+    return Report(
+        {"text": "".join(answer), "draft": draft, "statistics": as_dict(statistics), "verdict": verdict if draft else None, "notes": list(session.notes)}
+    )
 
 
 def summary(statistics: Statistics, *, draft: bool) -> str:
     """One line about a request."""
     speed = f"{statistics.tokens_per_second:.1f} tokens/s after {statistics.prefill_seconds * 1000:.0f} ms of prefill"
-    how = f"τ {statistics.tau:.2f} tokens per cycle, {statistics.cycles} cycles" if draft else "plain decoding"
+    how = f"τ {statistics.tau:.2f} tokens per drafted cycle, {statistics.drafted} of {statistics.cycles} cycles drafted" if draft else "plain decoding"
     return f"[{statistics.tokens} tokens, {speed}, {how}, ended by {statistics.finish}]"
 
 
@@ -63,6 +67,7 @@ def as_dict(statistics: Statistics) -> dict[str, Any]:
         "prompt_tokens": statistics.prompt_tokens,
         "tokens": statistics.tokens,
         "cycles": statistics.cycles,
+        "drafted_cycles": statistics.drafted,
         "tau": statistics.tau,
         "acceptance_by_position": [taken / offered for taken, offered in zip(statistics.accepted_at, statistics.offered_at, strict=True) if offered],
         "prefill_seconds": statistics.prefill_seconds,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from dflash_compile.runtime.bundle.manifest import GraphRecord, RequirementRecor
 from ..bind import bind, size_of
 from ..check import check_engine, importable
 from ..lowered import Lowered
-from ..lowerings.onnxruntime import lower
+from ..lowerings import onnxruntime, portable
 from ..models import Models
 from ..options import BuildOptions
 from ..precision import precision_of
@@ -84,6 +85,7 @@ class _Prepared:
 def prepare(models: Models, options: BuildOptions, progress: Progress) -> _Prepared:
     """Trace and lower target, inject and draft, with free row counts."""
     precision = precision_of(options.precision)
+    lowered = portable.lower if options.portable else partial(onnxruntime.lower, precision=precision)
     target, context = models.target.spec, models.context
     traces: tuple[tuple[Owner, Callable[[], Graph]], ...] = (
         ("target", lambda: trace_target(models.target, models.pairing.drafter.taps, context)),
@@ -93,7 +95,7 @@ def prepare(models: Models, options: BuildOptions, progress: Progress) -> _Prepa
     engines: list[_Engine] = []
     for owner, trace in traces:
         progress("tracing and lowering", len(engines), len(traces))
-        engines.append(_Engine(owner, lower(trace(), precision)))
+        engines.append(_Engine(owner, lowered(trace())))
     return _Prepared(models, tuple(engines))
 
 

@@ -26,6 +26,7 @@ STATISTICS = Statistics(
 class FakeSession:
     notes = ("this machine is a test",)
     statistics = STATISTICS
+    verdict = "decoding plainly: for a test"
 
     def __init__(self, record):
         self.record = record
@@ -59,7 +60,8 @@ def test_text_streams_to_standard_output_and_figures_to_standard_error(cli, reco
     result = cli("run", "some/bundle", "--prompt", "Hi")
     assert (result.code, result.out) == (0, "Hello\n")
     assert "note: this machine is a test" in result.err
-    assert "9 tokens, 4.0 tokens/s after 500 ms of prefill, τ 2.00 tokens per cycle, 4 cycles, ended by eos" in result.err
+    assert "9 tokens, 4.0 tokens/s after 500 ms of prefill, τ 2.00 tokens per drafted cycle, 4 of 4 cycles drafted, ended by eos" in result.err
+    assert "[decoding plainly: for a test]" in result.err
     assert record["closed"]
 
 

@@ -13,6 +13,7 @@ import torch
 from dflash_compile.compile.build import BuildOptions, build
 from dflash_compile.export import open_drafter, open_target
 from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
+from dflash_compile.runtime import load
 from dflash_compile.runtime.bundle.read import open_bundle
 from dflash_compile.runtime.errors import BuildError, DFlashError, PairingError, UsageError
 
@@ -39,7 +40,7 @@ def test_the_runtime_accepts_it(bundle: Path, pair: tuple[TargetCheckpoint, Draf
     assert manifest.pairing.taps == list(pair[1].spec.taps)
     assert manifest.target.sources == dict(pair[0].files)
     assert [graph.role for graph in (*manifest.target.graphs, *manifest.drafter.graphs)] == ["target", "inject", "draft"]
-    assert manifest.config == {"backend": "onnxruntime", "precision": "int4", "context": 96, "block": 5}
+    assert manifest.config == {"backend": "onnxruntime", "precision": "int4", "context": 96, "block": 5, "portable": False}
 
 
 def test_equal_inputs_give_equal_bytes(bundle: Path, pair: tuple[TargetCheckpoint, DrafterCheckpoint], tmp_path: Path) -> None:
@@ -65,6 +66,21 @@ def test_sensitive_weights_stay_in_float32(bundle: Path) -> None:
     kinds = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
     assert kinds["drafter.fc.weight"] == onnx.TensorProto.FLOAT
     assert kinds["drafter.layers.0.self_attn.k_proj.weight.int4"] == onnx.TensorProto.UINT8
+
+
+def test_the_portable_form_is_standard_and_says_the_same(pair: tuple[TargetCheckpoint, DrafterCheckpoint], tmp_path: Path) -> None:
+    answers = []
+    for portable in (True, False):
+        folder = build(*pair, tmp_path / str(portable), BuildOptions(precision="fp32", context=96, portable=portable))
+        with load(folder) as session:
+            answers.append(list(session.tokens([5, 6, 7, 8], max_new_tokens=24, block=4)))
+            assert answers[-1] == list(session.tokens([5, 6, 7, 8], max_new_tokens=24, draft=False))
+        if portable:
+            for file in folder.rglob("*.onnx"):
+                assert {node.domain for node in onnx.load(file, load_external_data=False).graph.node} == {""}, file
+    assert answers[0] == answers[1]
+    with pytest.raises(UsageError):
+        BuildOptions(precision="int8", portable=True)
 
 
 def test_ctrl_c_while_binding_leaves_nothing(pair: tuple[TargetCheckpoint, DrafterCheckpoint], tmp_path: Path) -> None:
