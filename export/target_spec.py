@@ -10,7 +10,7 @@ from dflash_compile.runtime.errors import CheckpointError
 
 from .registry import names
 from .spec import TargetSpec
-from .text import check_tokenizer, end_ids
+from .text import NO_TOKEN, check_tokenizer, end_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -109,7 +109,7 @@ def _check_positive(key: str, value: Any, where: str) -> None:
 def _check_tokens(ids: Mapping[str, Iterable[int | None]], vocab: int, where: str) -> None:
     for role, tokens in ids.items():
         for token in tokens:
-            if token is not None and not 0 <= token < vocab:
+            if token is not None and token != NO_TOKEN and not 0 <= token < vocab:
                 raise CheckpointError(
                     f"the {role} token {token} is no token",
                     where=where,
