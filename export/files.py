@@ -19,7 +19,7 @@ def read_json(path: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path.name} is missing", where=str(path.parent), why="it is part of the checkpoint", fix="copy or download the checkpoint again, whole"
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path.name} cannot be read", where=str(path), why=str(error), fix="copy or download the file again") from None
     if not isinstance(value, dict):
         raise CheckpointError(
@@ -36,6 +36,12 @@ def read_json_if_any(path: Path) -> dict[str, Any]:
 def section(value: object) -> Mapping[str, Any]:
     """`value` where it is a JSON object, else an empty one: a key of the wrong kind counts as missing."""
     return value if isinstance(value, Mapping) else {}
+
+
+def names_architecture(config: Mapping[str, Any], name: str) -> bool:
+    """Whether the configuration lists `name` among its `architectures`."""
+    listed = config.get("architectures")
+    return isinstance(listed, list) and name in listed
 
 
 class FileHashes(Mapping[str, str]):

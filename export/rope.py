@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
-from dflash_compile.runtime.errors import IncompatibleError
+from dflash_compile.runtime.errors import CheckpointError, IncompatibleError
 
 from .spec import DrafterSpec
 
@@ -19,9 +21,11 @@ def rotary_tables(rotary: type[Any], config: Any, context: int) -> tuple[torch.T
     """cos and sin, float32 [context, head_dim / 2], row p for position p, attention scaling included.
 
     `rotary` is a transformers rotary module class that takes `config`. Raises `IncompatibleError` for a scaling whose
-    frequencies depend on the sequence length, where `context` reaches the lengths that change them.
+    frequencies depend on the sequence length, where `context` reaches the lengths that change them, and
+    `CheckpointError` for a scaling that transformers does not know or that lacks its factors.
     """
-    module = rotary(config)
+    with _checked_scaling():
+        module = rotary(config)
     if module.rope_type in _LENGTH_DEPENDENT and context > module.original_max_seq_len:
         raise IncompatibleError(
             f"rotary scaling {module.rope_type!r} has no fixed table at {context} positions",
@@ -35,13 +39,27 @@ def rotary_tables(rotary: type[Any], config: Any, context: int) -> tuple[torch.T
     return cos[0, :, :half].contiguous(), sin[0, :, :half].contiguous()
 
 
+@contextmanager
+def _checked_scaling() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # every scaling trips over bad parameters in its own way
+        raise CheckpointError(
+            "the rotary scaling cannot be used",
+            where="config.json: rope_parameters, or rope_scaling",
+            why=f"{type(error).__name__}: {error}",
+            fix="take the configuration from the model's original repository",
+        ) from error
+
+
 def drafter_tables(spec: DrafterSpec, context: int) -> tuple[torch.Tensor, torch.Tensor]:
     """`rotary_tables` of a drafter, by the rotary module of Qwen3, whose layout every drafter of version 1 has."""
     from transformers import Qwen3Config
     from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
     parameters = {"rope_type": "default", **(spec.rope_scaling or {}), "rope_theta": spec.rope_theta}
-    config = Qwen3Config(head_dim=spec.head_dim, max_position_embeddings=spec.max_positions, rope_parameters=parameters)
+    with _checked_scaling():
+        config = Qwen3Config(head_dim=spec.head_dim, max_position_embeddings=spec.max_positions, rope_parameters=parameters)
     return rotary_tables(Qwen3RotaryEmbedding, config, context)
 
 

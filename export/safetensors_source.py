@@ -95,7 +95,7 @@ def _open_shard(path: Path) -> Any:
         raise CheckpointError(
             f"the shard {path.name} is missing", where=str(path), why="the index lists tensors in it", fix="copy or download the missing file"
         ) from None
-    except (SafetensorError, OSError, struct.error) as error:
+    except (SafetensorError, OSError, ValueError, struct.error) as error:  # ValueError: a name that is no text
         size = path.stat().st_size if path.exists() else 0
         raise CheckpointError(
             f"{path.name} is damaged or cut short", where=str(path), why=f"{error} (the file has {size} bytes)", fix="copy or download the file again"

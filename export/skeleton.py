@@ -20,10 +20,21 @@ TOLERATED = (".rotary_emb.inv_freq",)
 SHOWN = 6
 
 
-def parameter_shapes(config: PreTrainedConfig) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every parameter of the causal language model of `config`; a tied head is left out."""
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
+def parameter_shapes(config: PreTrainedConfig, where: str = "") -> dict[str, tuple[int, ...]]:
+    """Name and shape of every parameter of the causal language model of `config`; a tied head is left out.
+
+    Raises `CheckpointError` for a configuration that transformers cannot build a model of.
+    """
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)  # of the dtype in the file only the weights' own counts
+    except Exception as error:  # model classes trip over bad values in as many ways as there are values
+        raise CheckpointError(
+            "transformers cannot build a model of this configuration",
+            where=where,
+            why=f"{type(error).__name__}: {error}",
+            fix="take the configuration from the model's original repository",
+        ) from error
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     if config.tie_word_embeddings:
         shapes.pop(HEAD, None)

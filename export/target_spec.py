@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from dflash_compile.runtime.errors import CheckpointError
 
 from .registry import names
 from .spec import TargetSpec
-from .text import check_tokenizer, end_ids
+from .text import NO_TOKEN, check_tokenizer, end_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -16,6 +18,17 @@ if TYPE_CHECKING:
     from .checkpoint import TextSource
 
 FAMILIES = f"{__package__}.families"
+SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+)
+_FIX = "take the configuration from the model's original repository"
 
 
 def require_family(model_type: str, where: str) -> None:
@@ -30,6 +43,24 @@ def require_family(model_type: str, where: str) -> None:
         )
 
 
+def check_sizes(config: PreTrainedConfig, tensors: int, where: str) -> None:
+    """Raise `CheckpointError` for sizes no model can have. `tensors` is how many the checkpoint holds.
+
+    Asked before the model is built without its weights: a mistyped number of layers would fill the memory even so.
+    """
+    numbers = {key: getattr(config, key, None) for key in SIZES}
+    wrong = [f"{key} = {value}" for key, value in numbers.items() if value is not None and value < 1]
+    if wrong:
+        raise CheckpointError(f"the configuration says {', '.join(wrong)}", where=where, why="sizes are whole numbers from 1 up", fix=_FIX)
+    if config.num_hidden_layers > tensors:
+        raise CheckpointError(
+            f"the configuration says {config.num_hidden_layers} layers, the weights are {tensors} tensors",
+            where=where,
+            why="a layer has several tensors of its own",
+            fix="check that config and weights are of the same model and revision, whole",
+        )
+
+
 def target_spec(config: PreTrainedConfig, name: str, dtype: str, text: TextSource, pad: str | None, where: str) -> TargetSpec:
     """The spec of the model of `config`. `dtype` is the stored one; `pad` is the padding token, used where the config names none.
 
@@ -41,10 +72,14 @@ def target_spec(config: PreTrainedConfig, name: str, dtype: str, text: TextSourc
         raise CheckpointError(
             "the rotary embedding has no single base", where=where, why="rope_parameters holds no rope_theta", fix="use a target of a known family"
         )
+    _check_positive("rope_theta", theta, where)
+    _check_positive("rms_norm_eps", config.rms_norm_eps, where)
     pad_id = config.pad_token_id if config.pad_token_id is not None else None if pad is None else tokenizer.token_to_id(pad)
     bos_id = config.bos_token_id
     if bos_id is None and text.bos_token is not None:
         bos_id = tokenizer.token_to_id(text.bos_token)
+    eos_ids = end_ids(tokenizer, text, config.eos_token_id)
+    _check_tokens({"beginning": (bos_id,), "end": eos_ids}, config.vocab_size, where)
     return TargetSpec(
         family=config.model_type,
         name=name,
@@ -62,5 +97,22 @@ def target_spec(config: PreTrainedConfig, name: str, dtype: str, text: TextSourc
         rope_theta=float(theta),
         bos_id=bos_id,
         pad_id=pad_id,
-        eos_ids=end_ids(tokenizer, text, config.eos_token_id),
+        eos_ids=eos_ids,
     )
+
+
+def _check_positive(key: str, value: Any, where: str) -> None:
+    if not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise CheckpointError(f"the configuration says {key} = {value!r}", where=where, why="a finite number above 0 is needed", fix=_FIX)
+
+
+def _check_tokens(ids: Mapping[str, Iterable[int | None]], vocab: int, where: str) -> None:
+    for role, tokens in ids.items():
+        for token in tokens:
+            if token is not None and token != NO_TOKEN and not 0 <= token < vocab:
+                raise CheckpointError(
+                    f"the {role} token {token} is no token",
+                    where=where,
+                    why=f"ids end at {vocab - 1}",
+                    fix="correct bos_token_id and eos_token_id in the configuration and in generation_config.json",
+                )

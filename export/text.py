@@ -15,6 +15,8 @@ from dflash_compile.runtime.errors import CheckpointError
 from .checkpoint import TextSource
 from .files import read_json_if_any
 
+NO_TOKEN = -1
+"""what some configurations say instead of leaving a special token out"""
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "generation_config.json")
 
 
@@ -85,7 +87,11 @@ def end_ids(tokenizer: Tokenizer, text: TextSource, *declared: object) -> tuple[
     """Every id that ends generation, in the order found: `declared` (ids or lists of ids), then the generation defaults, then the end-of-turn token."""
     ids: list[int] = []
     for value in (*declared, text.generation.get("eos_token_id")):
-        ids += [int(entry) for entry in (value if isinstance(value, list) else [value]) if isinstance(entry, int)]
+        ids += [
+            int(entry)
+            for entry in (value if isinstance(value, list) else [value])
+            if isinstance(entry, int) and not isinstance(entry, bool) and entry != NO_TOKEN
+        ]
     turn = None if text.eos_token is None else tokenizer.token_to_id(text.eos_token)
     return tuple(dict.fromkeys([*ids, *([] if turn is None else [turn])]))
 
@@ -110,7 +116,10 @@ def _token(value: Any) -> str | None:
 def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
     path = folder / "chat_template.jinja"
     if path.exists():
-        return path.read_text(encoding="utf-8")
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise CheckpointError(f"{path.name} cannot be read", where=str(path), why=str(error), fix="copy or download the file again") from error
     found = settings.get("chat_template")
     if found is None or isinstance(found, str):
         return found

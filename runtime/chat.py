@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError, TemplateSyntaxError
+from jinja2 import Template, TemplateError, TemplateSyntaxError
 from jinja2.ext import Extension
 from jinja2.nodes import Node
 from jinja2.parser import Parser
@@ -20,26 +21,34 @@ Message = Mapping[str, Any]
 
 
 class ChatTemplate:
-    """A compiled template, with the globals and filters that published templates expect."""
+    """A template, compiled when it is first used, with the globals and filters that published templates expect."""
 
     def __init__(self, source: str, *, bos_token: str | None, eos_token: str | None) -> None:
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation])
         environment.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
         environment.filters["tojson"] = _tojson
         self._tokens = {"bos_token": bos_token or "", "eos_token": eos_token or ""}
-        try:
-            self._template = environment.from_string(source)
-        except TemplateSyntaxError as fault:
-            raise BundleError("the chat template cannot be read", where=f"line {fault.lineno}", why=str(fault), fix="generate with raw=True") from fault
+        self._environment, self._source = environment, source
 
     def render(self, messages: Sequence[Message]) -> str:
-        """The prompt that asks for the assistant's next message. Raises `UsageError` where the template refuses the messages."""
+        """The prompt that asks for the assistant's next message.
+
+        Raises `UsageError` where the template refuses the messages, `BundleError` where it cannot be read.
+        """
         try:
             return self._template.render(messages=list(messages), tools=None, documents=None, add_generation_prompt=True, **self._tokens)
         except (TemplateError, TypeError, ValueError) as fault:
             raise UsageError(
                 "the chat template refuses these messages", why=str(fault), fix="check their roles and order, or generate with raw=True"
             ) from fault
+
+    @cached_property
+    def _template(self) -> Template:
+        # Not before it is needed: raw prompts do without a template, so a bad one must not keep the bundle from loading.
+        try:
+            return self._environment.from_string(self._source)
+        except TemplateSyntaxError as fault:
+            raise BundleError("the chat template cannot be read", where=f"line {fault.lineno}", why=str(fault), fix="generate with raw=True") from fault
 
 
 class _Generation(Extension):

@@ -12,11 +12,14 @@ from .errors import UsageError
 from .session import Session
 from .text import open_text
 
+_MOST_THREADS = 1024
+"""more than the cores never helps, and every one of them takes memory"""
+
 
 def load_session(path: str | Path, *, provider: str, threads: int | None, verify: Verify) -> Session:
     """See `dflash_compile.runtime.load`."""
-    if threads is not None and threads < 1:
-        raise UsageError(f"threads={threads}", fix="give at least 1, or leave it out to use every core")
+    if threads is not None and (not isinstance(threads, int) or not 1 <= threads <= _MOST_THREADS):
+        raise UsageError(f"threads={threads!r}", why=f"it takes a whole number from 1 to {_MOST_THREADS}", fix="leave it out to use every core")
     bundle = open_bundle(path, verify=verify)
     text = open_text(bundle)
     engines = find_backend(bundle.manifest.requires.backend).open_engines(bundle, EngineOptions(provider=provider, threads=threads))

@@ -41,8 +41,8 @@ def plan_limits(prompt: int, target: TargetEngine, max_new_tokens: int | None, e
     """
     if prompt < 1:
         raise UsageError("the prompt is empty", why="a model continues text: it needs at least one token", fix="give a prompt")
-    if max_new_tokens is not None and max_new_tokens < 1:
-        raise UsageError(f"max_new_tokens={max_new_tokens}", fix="ask for at least one token")
+    if max_new_tokens is not None and (not isinstance(max_new_tokens, int) or max_new_tokens < 1):
+        raise UsageError(f"max_new_tokens={max_new_tokens!r}", fix="ask for a whole number of tokens, at least one")
     if prompt > target.context:
         raise LengthError(
             f"the prompt has {prompt} tokens; the bundle holds {target.context}, prompt and answer together",

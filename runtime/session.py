@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from threading import Lock
 from types import TracebackType
@@ -53,7 +53,7 @@ class Session:
         cost on this machine and how often proposals stand; `block` fixes the width instead, at most what the drafter was built for.
         Raises `UsageError` and `LengthError` at once, before the first piece is asked for.
         """
-        filtered = StopFilter([stop] if isinstance(stop, str) else stop)
+        filtered = StopFilter(list(stop) if isinstance(stop, Iterable) and not isinstance(stop, str | bytes) else [stop])
         tokens, record = self._request(prompt, max_new_tokens, raw, draft, block)
         return self._pieces(tokens, record, filtered, on_token)
 
@@ -90,8 +90,8 @@ class Session:
     def _request(self, prompt: Prompt, max_new_tokens: int | None, raw: bool, draft: bool, block: int | None) -> tuple[Generator[int, None, None], Recorder]:
         """The running answer in ids, everything that can be wrong with the request checked."""
         widest = self.manifest.pairing.block
-        if block is not None and not 2 <= block <= widest:
-            raise UsageError(f"block={block}", why=f"the drafter was built for blocks of 2 to {widest} rows", fix="choose one of those, or leave it out")
+        if block is not None and (not isinstance(block, int) or not 2 <= block <= widest):
+            raise UsageError(f"block={block!r}", why=f"the drafter was built for blocks of 2 to {widest} rows", fix="choose one of those, or leave it out")
         ids = self._text.encode(prompt, raw=raw)
         limits = plan_limits(len(ids), self._open().target, max_new_tokens, self.manifest.text.eos_ids)
         record = Recorder(widest)

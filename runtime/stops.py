@@ -15,6 +15,8 @@ class StopFilter:
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
+        if not all(isinstance(stop, str) for stop in stops):
+            raise UsageError("a stop string is not text", why=repr(stops), fix="give a string, or several in a list")
         if any(not stop for stop in stops):
             raise UsageError("a stop string is empty", why="it would match before the first character", fix="leave it out")
         self._stops = tuple(stops)

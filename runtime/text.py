@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -26,15 +27,20 @@ class Text:
         """Token ids of `prompt`.
 
         Text is one user message unless `raw`, or the bundle has no chat template: then it is continued as it stands. Ids are taken as they are.
-        Raises `UsageError` for messages the template refuses or cannot take, and for ids outside the vocabulary.
+        Raises `UsageError` for anything else, for messages the template refuses or cannot take, for ids outside the vocabulary, and for text that is
+        no Unicode; `BundleError` where a chat is asked for and the template cannot be read.
         """
         if isinstance(prompt, str):
             if raw or self._template is None:
                 return self._ids(prompt, special=True)
             return self._chat([{"role": "user", "content": prompt}])
-        if ids := [item for item in prompt if isinstance(item, int)]:
-            return self._checked(ids, len(prompt))
-        messages = [item for item in prompt if not isinstance(item, int)]
+        items = _items(prompt)
+        # numpy's and torch's integers are no `int`.
+        if ids := [int(item) for item in items if isinstance(item, Integral)]:
+            return self._checked(ids, len(items))
+        messages = [item for item in items if isinstance(item, Mapping)]
+        if len(messages) != len(items):
+            raise _no_prompt(prompt)
         if raw and messages:
             raise UsageError("raw text cannot be made of messages", fix="give a string, or leave raw out")
         return self._chat(messages) if messages else []
@@ -50,6 +56,10 @@ class Text:
         return self._ids(self._template.render(messages), special=False)
 
     def _ids(self, text: str, *, special: bool) -> list[int]:
+        try:
+            text.encode()
+        except UnicodeEncodeError as fault:  # half a surrogate pair: how Python shows bytes that were no UTF-8
+            raise UsageError("the prompt is not Unicode text", why=str(fault), fix="give it in UTF-8") from fault
         return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
 
     def _checked(self, ids: list[int], length: int) -> list[int]:
@@ -60,6 +70,17 @@ class Text:
                 fix="give ids of this bundle's tokenizer and nothing else, or give text",
             )
         return ids
+
+
+def _items(prompt: Prompt) -> list[object]:
+    """What a prompt that is no text is made of. An array of ids counts as a list of them."""
+    if isinstance(prompt, Mapping | bytes | bytearray) or not isinstance(prompt, Iterable):
+        raise _no_prompt(prompt)
+    return list(prompt)
+
+
+def _no_prompt(prompt: object) -> UsageError:
+    return UsageError(f"a prompt cannot be {prompt!r:.60}", fix="give text, a list of messages ({'role': …, 'content': …}), or a list of token ids")
 
 
 class Detokenizer:

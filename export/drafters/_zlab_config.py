@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,7 @@ def read_spec(raw: Mapping[str, Any], path: Path, dtype: str) -> DrafterSpec:
         dtype=dtype,
         target_layers=None if target_layers is None else reader.parsed("num_target_layers", target_layers, _count),
         rope_scaling=scaling,
-        attention_bias=bool(bias),
+        attention_bias=bias is not None and reader.parsed("attention_bias", bias, _flag),
         windows=windows,
         causal=causal,
         evidence=reader.evidence,
@@ -158,7 +159,7 @@ def _attention(reader: Reader, layers: int) -> tuple[tuple[int | None, ...], tup
     """Window and causality of every layer. Causality: `is_causal`, else `dflash_config.causal`, else sliding layers only."""
     kinds = reader.optional("windows", "layer_types")
     if kinds is None:
-        if reader.raw.get("use_sliding_window"):
+        if _slides(reader):
             raise reader.fault(
                 "layer_types", "use_sliding_window is set but layer_types is missing", "which layers slide would be a guess", "add layer_types to config.json"
             )
@@ -176,12 +177,17 @@ def _attention(reader: Reader, layers: int) -> tuple[tuple[int | None, ...], tup
     if causal is None:
         reader.evidence["causal"] = "no is_causal: sliding layers are causal, full ones are not"
         return tuple(window if slides else None for slides in sliding), sliding
-    return tuple(window if slides else None for slides in sliding), (bool(causal),) * layers
+    return tuple(window if slides else None for slides in sliding), (reader.parsed("is_causal", causal, _flag),) * layers
+
+
+def _slides(reader: Reader) -> bool:
+    value = reader.raw.get("use_sliding_window")
+    return value is not None and bool(reader.parsed("use_sliding_window", value, _flag))
 
 
 def _window(reader: Reader) -> int:
     # PyPI dflash ignores the window unless use_sliding_window is set, which then contradicts layer_types.
-    if not reader.raw.get("use_sliding_window"):
+    if not _slides(reader):
         raise reader.fault(
             "use_sliding_window",
             "layer_types has sliding layers but use_sliding_window is not set",
@@ -194,6 +200,9 @@ def _window(reader: Reader) -> int:
 
 def _rope(reader: Reader) -> tuple[float, Mapping[str, object] | None]:
     """(theta, scaling): `rope_parameters` as transformers 5 writes it, or `rope_theta` and `rope_scaling` as before."""
+    for key in ("rope_parameters", "rope_scaling"):
+        if reader.raw.get(key) is not None:
+            reader.parsed(key, reader.raw[key], _object)
     parameters = section(reader.raw.get("rope_parameters"))
     scaling = dict(section(reader.raw.get("rope_scaling")) or parameters)
     inner = scaling.pop("rope_theta", None)
@@ -234,9 +243,22 @@ def _count(value: Any) -> int:
 
 
 def _positive(value: Any) -> float:
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
-        raise ValueError("a number above 0 is needed")
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf:
+        raise ValueError("a finite number above 0 is needed")
     return float(value)
+
+
+def _flag(value: Any) -> bool:
+    # bool("false") is True.
+    if not isinstance(value, bool) and value not in (0, 1):
+        raise ValueError("true or false is needed")
+    return bool(value)
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError("a JSON object is needed")
+    return value
 
 
 def _indices(value: Any) -> tuple[int, ...]:

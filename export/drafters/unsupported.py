@@ -8,23 +8,19 @@ from typing import Any, NoReturn
 
 from dflash_compile.runtime.errors import CheckpointError
 
-from ..files import read_json, section
+from ..files import names_architecture, read_json, section
 
 SIGN = "nothing that can be opened"
 
 Config = Mapping[str, Any]
 
 
-def _named(config: Config, architecture: str) -> bool:
-    return architecture in (config.get("architectures") or [])
-
-
 SIGHTS: Mapping[str, Callable[[Config], bool]] = {
-    "z-lab DFlash2": lambda config: _named(config, "DFlash2DraftModel"),
+    "z-lab DFlash2": lambda config: names_architecture(config, "DFlash2DraftModel"),
     "speculators": lambda config: "speculators_model_type" in config,
     "ModelOpt": lambda config: "use_swa" in section(config.get("dflash_config")),
     "Muse assistant": lambda config: config.get("model_type") == "muse_glimmer_assistant",
-    "DeepSpec": lambda config: _named(config, "Qwen3DSparkModel"),
+    "DeepSpec": lambda config: names_architecture(config, "Qwen3DSparkModel"),
 }
 
 

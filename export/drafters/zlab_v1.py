@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dflash_compile.runtime.errors import BuildError, CheckpointError, UsageError
 
 from ..checkpoint import DrafterCheckpoint
-from ..files import FileHashes, read_json, section
+from ..files import FileHashes, names_architecture, read_json, section
 from ..safetensors_source import WHOLE, SafetensorsSource
 from ..skeleton import check_shapes
 from ..spec import DrafterSpec
@@ -35,7 +35,7 @@ def recognise(path: Path) -> str | None:
         return None
     config = read_json(path / "config.json")
     alone = "speculators_model_type" not in config and "use_swa" not in section(config.get("dflash_config"))
-    return "its architectures name DFlashDraftModel" if alone and "DFlashDraftModel" in (config.get("architectures") or []) else None
+    return "its architectures name DFlashDraftModel" if alone and names_architecture(config, "DFlashDraftModel") else None
 
 
 def open_checkpoint(path: Path) -> DrafterCheckpoint:

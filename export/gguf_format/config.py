@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from transformers import AutoConfig
 
 from ..registry import load, names
@@ -72,11 +71,11 @@ def _check_keys(file: GgufFile, name: str) -> None:
 
 
 def _fields(file: GgufFile, name: str) -> dict[str, Any]:
-    fields: dict[str, Any] = {field: int(file.require(f"{name}.{key}")) for key, field in SIZES.items()}
-    fields["num_key_value_heads"] = int(file.metadata.get(f"{name}.attention.head_count_kv", fields["num_attention_heads"]))
+    fields: dict[str, Any] = {field: file.size(f"{name}.{key}") for key, field in SIZES.items()}
+    fields["num_key_value_heads"] = file.size(f"{name}.attention.head_count_kv", fields["num_attention_heads"])
     fields["head_dim"] = _head_dim(file, name, fields["hidden_size"] // fields["num_attention_heads"])
     fields["vocab_size"] = _vocab(file, name)
-    fields["rms_norm_eps"] = _decimal(file.require(f"{name}.attention.layer_norm_rms_epsilon"))
+    fields["rms_norm_eps"] = file.decimal(f"{name}.attention.layer_norm_rms_epsilon")
     fields["rope_parameters"] = _rope(file, name)
     fields["attention_bias"] = "blk.0.attn_q.bias" in file.tensors
     fields["tie_word_embeddings"] = "output.weight" not in file.tensors
@@ -84,15 +83,10 @@ def _fields(file: GgufFile, name: str) -> dict[str, Any]:
     return fields
 
 
-def _decimal(value: float) -> float:
-    # GGUF keeps float32; the shortest decimal that rounds to it is the number the author wrote, 1e-05 and not 9.99999974e-06.
-    return float(str(np.float32(value)))
-
-
 def _head_dim(file: GgufFile, name: str, plain: int) -> int:
-    size = int(file.metadata.get(f"{name}.attention.key_length", plain))
+    size = file.size(f"{name}.attention.key_length", plain)
     for key in ("attention.value_length", "rope.dimension_count"):
-        if int(file.metadata.get(f"{name}.{key}", size)) != size:
+        if file.size(f"{name}.{key}", size) != size:
             raise file.fault(
                 f"{name}.{key}",
                 f"{key} is not the width of a key head, {size}",
@@ -106,7 +100,7 @@ def _vocab(file: GgufFile, name: str) -> int:
     if table is None:
         raise file.fault("token_embd.weight", "there is no embedding", "the file holds no whole model", "copy or download the file again")
     rows = int(table.shape[1])
-    if int(file.metadata.get(f"{name}.vocab_size", rows)) != rows:
+    if file.size(f"{name}.vocab_size", rows) != rows:
         raise file.fault(f"{name}.vocab_size", "vocab_size is not the number of embedding rows", f"the embedding has {rows}", "convert the model again")
     return rows
 
@@ -118,13 +112,13 @@ def _rope(file: GgufFile, name: str) -> dict[str, Any]:
             "the file stores RoPE frequencies as a tensor",
             "the rule that made them (Llama 3.1 scaling) is not in the metadata, and is not guessed",
         )
-    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": _decimal(file.require(f"{name}.rope.freq_base"))}
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": file.decimal(f"{name}.rope.freq_base")}
     kind = file.metadata.get(f"{name}.rope.scaling.type", "none")
     if kind == "none":
         return rope
     if kind not in SCALINGS:
         raise file.fault(f"{name}.rope.scaling.type", f"RoPE scaling {kind!r} is not supported", f"known: none, {', '.join(SCALINGS)}")
-    rope |= {"rope_type": kind, "factor": _decimal(file.require(f"{name}.rope.scaling.factor"))}
+    rope |= {"rope_type": kind, "factor": file.decimal(f"{name}.rope.scaling.factor")}
     if kind == "yarn":
-        rope["original_max_position_embeddings"] = int(file.require(f"{name}.rope.scaling.original_context_length"))
+        rope["original_max_position_embeddings"] = file.size(f"{name}.rope.scaling.original_context_length")
     return rope

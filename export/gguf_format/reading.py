@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from gguf import GGUFReader, LlamaFileType, ReaderTensor
 
 from dflash_compile.runtime.errors import CheckpointError
@@ -45,6 +46,22 @@ class GgufFile:
             )
         return self.metadata[key]
 
+    def size(self, key: str, default: int | None = None) -> int:
+        """The whole number from 1 up under `key`, or `default` where the file does not say. Raises `CheckpointError` for anything else."""
+        value = self.metadata.get(key, default)
+        value = self.require(key) if value is None else value
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise self.fault(key, f"{key} cannot be {value!r}", "a whole number, 1 or more, is needed", "convert the model again")
+        return value
+
+    def decimal(self, key: str) -> float:
+        """The number under `key`. Raises `CheckpointError` where there is none."""
+        value = self.require(key)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise self.fault(key, f"{key} cannot be {value!r}", "a number is needed", "convert the model again")
+        # GGUF keeps float32; the shortest decimal that rounds to it is the number the author wrote, 1e-05 and not 9.99999974e-06.
+        return float(str(np.float32(value)))
+
     def fault(self, key: str, what: str, why: str, fix: str = "open the model's transformers directory instead") -> CheckpointError:
         """An error located at `key` of this file."""
         return CheckpointError(what, where=f"{self.path}: {key}", why=why, fix=fix)
@@ -56,7 +73,7 @@ class GgufFile:
             raise self.fault(
                 short[0], f"{self.path.name} is cut short", f"{len(short)} tensors end past the file's {size} bytes", "copy or download the file again"
             )
-        if self.metadata.get("split.count", 1) > 1:
+        if self.metadata.get("split.count", 1) not in (0, 1):
             raise self.fault(
                 "split.count",
                 f"{self.path.name} is one part of {self.metadata['split.count']}",

@@ -11,7 +11,7 @@ from ..gguf_format.reading import GgufFile
 from ..gguf_format.tensors import GgufSource
 from ..gguf_format.text import read_text
 from ..skeleton import check_shapes, parameter_shapes
-from ..target_spec import require_family, target_spec
+from ..target_spec import check_sizes, require_family, target_spec
 
 SIGN = "a .gguf file, or a directory with exactly one and no config.json"
 MAGIC = b"GGUF"
@@ -35,7 +35,8 @@ def open_checkpoint(path: Path) -> TargetCheckpoint:
     file = GgufFile(_file(path) or path)
     architecture, config = read_config(file)
     require_family(config.model_type, str(file.path))
-    wanted = parameter_shapes(config)
+    check_sizes(config, len(file.tensors), str(file.path))
+    wanted = parameter_shapes(config, str(file.path))
     tensors = GgufSource(file, architecture, config, wanted)
     check_shapes(wanted, tensors.shapes(), str(file.path))
     text, pad = read_text(file)

@@ -14,7 +14,7 @@ from ..checkpoint import TargetCheckpoint
 from ..files import FileHashes, read_json, section
 from ..safetensors_source import SafetensorsSource
 from ..skeleton import EMBEDDING, HEAD, TOLERATED, check_shapes, parameter_shapes
-from ..target_spec import require_family, target_spec
+from ..target_spec import check_sizes, require_family, target_spec
 from ..text import pad_token, read_text
 
 SIGN = "a directory with a config.json that says model_type"
@@ -41,7 +41,8 @@ def open_checkpoint(path: Path) -> TargetCheckpoint:
     if config.tie_word_embeddings and HEAD in tensors.shapes():
         _check_tied(tensors, path)
         tensors.drop([HEAD])
-    check_shapes(parameter_shapes(config), tensors.shapes(), str(path))
+    check_sizes(config, len(tensors.shapes()), str(path / "config.json"))
+    check_shapes(parameter_shapes(config, str(path / "config.json")), tensors.shapes(), str(path))
     text, text_files = read_text(path)
     spec = target_spec(config, path.name, tensors.dtype(EMBEDDING), text, pad_token(path), str(path))
     return TargetCheckpoint(spec, config, tensors, text, path, FileHashes([path / "config.json", *tensors.paths, *text_files]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..errors import BundleError
-from .manifest import Manifest
+from .manifest import GraphRecord, Manifest
 
 
 def check_contract(manifest: Manifest) -> None:
@@ -34,9 +34,21 @@ def _faults(manifest: Manifest) -> Iterator[str]:
         calls = [(graph.role, graph.rows) for graph in model.graphs]
         if len(set(calls)) != len(calls):
             yield f"{name}.graphs lists a role twice at one width"
+        for graph in model.graphs:
+            yield from (f"{name}.graphs: {graph.role} {fault}" for fault in _graph_faults(graph, manifest.target.vocab))
     for name in referenced(manifest):
         if name not in manifest.files:
             yield f"{name} is used but not listed in files"
+
+
+def _graph_faults(graph: GraphRecord, vocab: int) -> Iterator[str]:
+    inputs, outputs = ({port.name: port.shape for port in ports} for ports in (graph.inputs, graph.outputs))
+    for taken, given in graph.caches:
+        if taken not in inputs or given not in outputs:
+            yield f"has a cache ({taken}, {given}) that is no input and output of it"
+    logits = outputs.get("logits")
+    if logits is not None and logits[-1:] != [vocab]:
+        yield f"gives logits {logits} for a vocabulary of {vocab}"
 
 
 def referenced(manifest: Manifest) -> tuple[str, ...]:

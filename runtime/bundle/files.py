@@ -33,7 +33,11 @@ def confine(root: Path, relative: str) -> Path:
             "the manifest names a path outside the bundle", where=repr(relative), why="a bundle may only read its own files", fix="do not use this bundle"
         )
     path = root.joinpath(*parts)
-    if not path.resolve().is_relative_to(root.resolve()):
+    try:
+        inside = path.resolve().is_relative_to(root.resolve())
+    except (OSError, RuntimeError) as fault:  # RuntimeError: links in a circle, before Python 3.13
+        raise BundleError("a file of the bundle cannot be found", where=str(path), why=str(fault), fix=_AGAIN) from fault
+    if not inside:
         raise BundleError(
             "a link in the bundle leads outside it", where=str(path), why="a bundle may only read its own files", fix="replace it by the file itself"
         )

@@ -162,6 +162,11 @@ def test_an_index_that_points_elsewhere_is_refused(sharded: Path, file: str) -> 
     assert file in refused(sharded).what
 
 
+def test_an_index_that_names_no_possible_file_is_refused(sharded: Path) -> None:
+    edit(sharded / INDEX, lambda index: index.update(weight_map=dict.fromkeys(index["weight_map"], "\ud800.safetensors")))
+    assert "damaged" in refused(sharded).what
+
+
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pth", "consolidated.00.pt"])
 def test_pickles_are_refused_unopened(whole: Path, name: str) -> None:
     (whole / "model.safetensors").rename(whole / name)
@@ -219,6 +224,19 @@ def test_a_missing_key_is_refused_not_defaulted(whole: Path, key: str) -> None:
         ({"num_attention_heads": "four"}, "does not accept"),
         ({"num_hidden_layers": 3}, "surplus"),
         ({"intermediate_size": 96}, "not [96, 64]"),
+        ({"vocab_size": 0}, "vocab_size = 0"),
+        ({"intermediate_size": -1}, "intermediate_size = -1"),
+        ({"num_key_value_heads": 0}, "num_key_value_heads = 0"),
+        ({"head_dim": -16}, "head_dim = -16"),
+        ({"max_position_embeddings": -1}, "max_position_embeddings = -1"),
+        ({"num_hidden_layers": 10**12}, "1000000000000 layers"),
+        ({"pad_token_id": 10**9}, "cannot build"),
+        ({"hidden_act": "softmax3"}, "cannot build"),
+        ({"rms_norm_eps": float("inf")}, "rms_norm_eps = inf"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": float("nan")}}, "rope_theta = nan"),
+        ({"rope_parameters": {"rope_type": "no such", "rope_theta": 1e4}}, "no such"),
+        ({"eos_token_id": 10**9}, "end token 1000000000"),
+        ({"bos_token_id": -7}, "beginning token -7"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -232,6 +250,25 @@ def test_code_beside_a_checkpoint_is_never_run(whole: Path) -> None:
     edit(whole / "config.json", lambda config: config.update(auto_map={"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}))
     refused(whole)
     assert not (whole / "ran").exists()
+
+
+@pytest.mark.parametrize("change", [{"architectures": 7}, {"architectures": "LlamaForCausalLM"}, {"dtype": 3}, {"eos_token_id": -1}], ids=str)
+def test_values_that_decide_nothing_may_be_anything(originals: dict[str, Path], whole: Path, change: dict[str, Any]) -> None:
+    edit(whole / "config.json", lambda config: config.update(change))
+    opened = open_target(whole)
+    assert dict(opened.tensors.shapes()) == dict(open_target(originals["llama"]).tensors.shapes())
+    assert set(opened.spec.eos_ids) == {IM_END, ENDOFTEXT}
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json", "tokenizer_config.json"])
+def test_json_nested_beyond_reason_is_refused(whole: Path, name: str) -> None:
+    (whole / name).write_text("[" * 100_000 + "]" * 100_000)
+    assert name in refused(whole).what
+
+
+def test_a_chat_template_that_is_no_text_is_refused(whole: Path) -> None:
+    (whole / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    assert "chat_template.jinja" in refused(whole).what
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "\x00"])

@@ -18,9 +18,9 @@ from dflash_compile.export.checkpoint import TargetCheckpoint
 from dflash_compile.export.families import family_of
 from dflash_compile.export.graph import Graph
 from dflash_compile.export.hooks import ATTENTION, hooked
-from dflash_compile.export.rope import rotary_tables
+from dflash_compile.export.rope import drafter_tables, rotary_tables
 from dflash_compile.export.trace import trace_draft, trace_inject, trace_target
-from dflash_compile.runtime.errors import IncompatibleError
+from dflash_compile.runtime.errors import CheckpointError, IncompatibleError
 
 
 class Unreadable:
@@ -130,3 +130,11 @@ def test_rotary_tables_refuse_lengths_without_a_table() -> None:
     assert rotary_tables(Stretching, None, 64)[0].shape == (64, 4)
     with pytest.raises(IncompatibleError, match="dynamic"):
         rotary_tables(Stretching, None, 65)
+
+
+@pytest.mark.parametrize("scaling", [{"rope_type": "no such"}, {"rope_type": "linear"}, {"rope_type": "linear", "factor": "two"}], ids=str)
+def test_a_rotary_scaling_that_cannot_be_used_is_the_checkpoints_fault(tmp_path: Path, scaling: dict[str, object]) -> None:
+    target = models.write_target(tmp_path / "target")
+    drafter = open_drafter(models.write_drafter(tmp_path / "drafter", target))
+    with pytest.raises(CheckpointError, match="rotary scaling"):
+        drafter_tables(replace(drafter.spec, rope_scaling=scaling), 64)

@@ -89,6 +89,9 @@ def test_newer_version_comes_before_everything_else(tiny_bundle):
         (lambda d: d["text"].__setitem__("eos_ids", [-1]), "eos_ids"),
         (lambda d: d["drafter"]["graphs"].append(d["drafter"]["graphs"][0]), "twice"),
         (lambda d: d["files"].pop("target/target.onnx"), "not listed"),
+        (lambda d: d["target"]["graphs"][0]["caches"][0].__setitem__(0, "k_cache_9"), "k_cache_9"),
+        (lambda d: d["drafter"]["graphs"][1]["caches"][0].__setitem__(1, "k_cache_0"), "no input and output"),
+        (lambda d: d["target"].__setitem__("vocab", 10**12), "vocabulary of 1000000000000"),
     ],
 )
 def test_bad_manifest(tiny_bundle, change, says):
@@ -150,6 +153,14 @@ def test_links_stay_inside(tiny_bundle, tmp_path):
     file.write_bytes(outside.read_bytes())
     (tiny_bundle / "more").symlink_to(tmp_path, target_is_directory=True)
     with pytest.raises(BundleError, match="does not list"):
+        open_bundle(tiny_bundle)
+
+
+def test_links_in_a_circle(tiny_bundle):
+    file = tiny_bundle / "tokenizer" / "chat_template.jinja"
+    file.unlink()
+    file.symlink_to(file)
+    with pytest.raises(BundleError, match=r"found|lacks"):
         open_bundle(tiny_bundle)
 
 

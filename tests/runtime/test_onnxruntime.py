@@ -159,6 +159,18 @@ assert len(list(load({str(tiny_bundle)!r}).tokens([1, 2], max_new_tokens=9))) ==
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
+@pytest.mark.parametrize("threads", [0, -1, 100_000, 2**40, 1.5, "2"])
+def test_threads_that_no_machine_has_are_refused(tiny_bundle, threads):
+    with pytest.raises(UsageError, match="threads"):
+        load(tiny_bundle, threads=threads)
+
+
+@pytest.mark.parametrize("options", [{"max_new_tokens": "3"}, {"max_new_tokens": 1.5}, {"block": "2"}], ids=str)
+def test_numbers_of_the_wrong_kind_are_refused(tiny_bundle, options):
+    with load(tiny_bundle) as session, pytest.raises(UsageError, match=next(iter(options))):
+        session.tokens([1], **options)
+
+
 def test_missing_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(IncompatibleError) as caught:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny import EOS, VOCAB, edit_manifest, make_tokenizer, write_manifest
 from tokenizers import processors
 
-from dflash_compile.runtime.bundle.read import open_bundle
+from dflash_compile.runtime import load
+from dflash_compile.runtime.bundle.read import open_bundle, read_manifest
 from dflash_compile.runtime.chat import ChatTemplate
 from dflash_compile.runtime.errors import BundleError, UsageError
 from dflash_compile.runtime.stops import StopFilter
@@ -124,6 +126,30 @@ def test_bad_ids(prompt):
         PLAIN.encode(prompt, raw=True)
 
 
+@pytest.mark.parametrize("prompt", [None, 5, b"ab", {"role": "user", "content": "x"}, ["a", "b"], [1.0], [{"role": "user", "content": "x"}, "b"]], ids=repr)
+def test_what_is_no_prompt_is_said_to_be_none(prompt):
+    with pytest.raises(UsageError, match="prompt"):
+        Text(TOKENIZER, template("{{ messages[0].content }}"), VOCAB).encode(prompt, raw=False)
+
+
+def test_arrays_of_ids_are_ids():
+    chatty = Text(TOKENIZER, template("{{ messages | length }}"), VOCAB)
+    for ids in (np.array([5, 6]), [np.int64(5), np.int32(6)], iter([5, 6])):
+        assert chatty.encode(ids, raw=False) == [5, 6]
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_bytes_that_were_no_utf8_are_refused(raw):
+    with pytest.raises(UsageError, match="Unicode"):
+        Text(TOKENIZER, template("{{ messages[0].content }}"), VOCAB).encode(b"a\xff".decode(errors="surrogateescape"), raw=raw)
+
+
+@pytest.mark.parametrize("stop", [None, 5, b"a", ["a", 5]], ids=repr)
+def test_stop_strings_are_strings(tiny_bundle, stop):
+    with load(tiny_bundle) as session, pytest.raises(UsageError, match="stop"):
+        session.generate([1], stop=stop)
+
+
 def test_messages_need_a_template():
     with pytest.raises(UsageError, match="no chat template"):
         PLAIN.encode([{"role": "user", "content": "x"}], raw=False)
@@ -157,7 +183,16 @@ def test_template_that_refuses():
         template("{{ raise_exception('roles must alternate') }}").render([])
     assert "roles must alternate" in caught.value.why
     with pytest.raises(BundleError, match="template"):
-        template("{% if %}")
+        template("{% if %}").render([])
+
+
+def test_a_bundle_with_a_broken_template_still_takes_raw_prompts(tiny_bundle):
+    (tiny_bundle / "tokenizer/chat_template.jinja").write_text("{% if %}")
+    write_manifest(tiny_bundle, read_manifest(tiny_bundle))
+    text = open_text(open_bundle(tiny_bundle))
+    assert bytes(text.encode("hi", raw=True)) == b"hi"
+    with pytest.raises(BundleError, match="template"):
+        text.encode("hi", raw=False)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +205,13 @@ def test_template_cannot_leave_the_sandbox(source):
 
 
 def test_a_tokenizer_of_another_model(tiny_bundle):
-    edit_manifest(tiny_bundle, lambda document: document["target"].update(vocab=257) or document["pairing"].update(mask_id=256))
+    def shrink(document):
+        document["target"]["vocab"], document["pairing"]["mask_id"] = 257, 256
+        for model in ("target", "drafter"):
+            for port in (port for graph in document[model]["graphs"] for port in graph["outputs"] if port["name"] == "logits"):
+                port["shape"][-1] = 257
+
+    edit_manifest(tiny_bundle, shrink)
     with pytest.raises(BundleError, match="vocabulary is 257"):
         open_text(open_bundle(tiny_bundle))
 
