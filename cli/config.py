@@ -32,8 +32,18 @@ def apply_file(context: typer.Context, path: Path | None) -> Path | None:
         raise UsageError(f"`{name}` is not a table", where=str(path), fix=f"write [{name}] and the options below it")
     spellings = {spelling: parameter.name for parameter in context.command.params for spelling in _spellings(parameter) if parameter.name not in NOT_IN_FILE}
     _check_known(table, spellings, f"key in [{name}]", path)
-    context.default_map = {spellings[key]: value for key, value in table.items()}
+    several = {parameter.name for parameter in context.command.params if getattr(parameter, "multiple", False)}
+    context.default_map = {spellings[key]: _value(key, value, spellings[key] in several, path) for key, value in table.items()}
     return path
+
+
+def _value(key: str, value: Any, several: bool, path: Path) -> Any:
+    """`value` as an option takes it: one entry may stand for a list of one."""
+    entries = value if several and isinstance(value, list) else [value]
+    if not all(isinstance(entry, str | int | float) for entry in entries):
+        wanted = "a string, a number, true or false" + (", or a list of them" if several else "")
+        raise UsageError(f"`{key}` cannot be {value!r}", where=str(path), fix=f"give {wanted}")
+    return entries if several else value
 
 
 def read_tables(path: Path) -> dict[str, Any]:

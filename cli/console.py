@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import sys
 import traceback
 import warnings
@@ -64,12 +65,11 @@ class Console:
 
     def failure(self, error: DFlashError, cause: BaseException | None = None) -> int:
         """Print `error`, with the traceback of `cause` under --debug, and return its exit code."""
-        if self.debug and cause is not None:
-            self.err.write("".join(traceback.format_exception(cause)))
-        if self.json:
-            self._document("error", error.as_dict())
-        else:
-            self.err.write(f"error: {error}\n")
+        with contextlib.suppress(OSError):  # where even this cannot be written, the exit code is all that is left to say
+            if self.debug and cause is not None:
+                self.err.write("".join(traceback.format_exception(cause)))
+            if not self.json or not self._document_if_possible("error", error.as_dict()):
+                self.err.write(f"error: {error}\n")
         return int(error.exit_code)
 
     @contextlib.contextmanager
@@ -85,10 +85,28 @@ class Console:
             finally:
                 logging.disable(before)
 
+    def discard_output(self) -> None:
+        """Let standard output lead nowhere: what it still holds would fail again when the program ends."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
     def _document(self, kind: str, content: Mapping[str, object]) -> None:
-        json.dump({"schema": schema(kind), **content}, self.out, ensure_ascii=False, allow_nan=False)
-        self.out.write("\n")
+        document = {"schema": schema(kind), **content}
+        # Whole before the first character goes out: a value that is no JSON must not leave half a document behind.
+        text = json.dumps(document, ensure_ascii=False, allow_nan=False)
+        try:
+            text.encode(self.out.encoding or "utf-8")
+        except UnicodeEncodeError:
+            text = json.dumps(document, allow_nan=False)
+        self.out.write(f"{text}\n")
         self.out.flush()
+
+    def _document_if_possible(self, kind: str, content: Mapping[str, object]) -> bool:
+        try:
+            self._document(kind, content)
+        except OSError:
+            self.discard_output()
+            return False
+        return True
 
     def _print(self, stream: TextIO, part: Any) -> None:
         if isinstance(part, str):

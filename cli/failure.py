@@ -39,7 +39,9 @@ def as_error(error: BaseException) -> DFlashError:
         case ImportError():
             return _import_error(error)
         case MemoryError():
-            return BuildError("out of memory", fix="free memory, or choose a smaller --max-context or --precision int4")
+            return _out_of_memory()
+        case RuntimeError() if "allocate memory" in str(error):  # torch has no class for it
+            return _out_of_memory()
         case OSError():
             return _system_error(error)
     return UnexpectedError(
@@ -47,6 +49,10 @@ def as_error(error: BaseException) -> DFlashError:
         why="this is a fault in dflash-compile, or in a library it uses, not in the input",
         fix="run again with --debug and report the traceback",
     )
+
+
+def _out_of_memory() -> BuildError:
+    return BuildError("out of memory", fix="free memory, or choose a smaller --max-context or --precision int4")
 
 
 def _import_error(error: ImportError) -> DFlashError:
@@ -59,6 +65,8 @@ def _import_error(error: ImportError) -> DFlashError:
 def _system_error(error: OSError) -> DFlashError:
     where, why = str(error.filename or ""), error.strerror or str(error)
     match error.errno:
+        case errno.ENAMETOOLONG | errno.ELOOP | errno.EEXIST:
+            return UsageError("this path cannot be used", where=where, why=why, fix="choose another path")
         case errno.ENOSPC | errno.EDQUOT:
             return BuildError("the disk is full", where=where, why=why, fix="free space, or write somewhere else")
         case errno.ENOENT | errno.ENOTDIR | errno.EISDIR:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import io
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -24,6 +26,8 @@ def main(arguments: Sequence[str]) -> int:
         code = application()(list(arguments) or ["--help"], prog_name=PROGRAM, standalone_mode=False)
     except typer.TyperException as error:
         return console.failure(UsageError(error.format_message().rstrip("."), fix=_help(arguments)))
+    except SystemExit:  # typer's own answer to a reader that leaves early: `--help | head`
+        return ExitCode.OK
     except (Exception, KeyboardInterrupt) as error:
         return console.failure(as_error(error), error)
     return int(code or 0) if arguments else ExitCode.USAGE
@@ -39,5 +43,24 @@ def _help(arguments: Sequence[str]) -> str:
 
 def entry() -> None:
     """The console script."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # unwinds, so that staged files are removed
+    _open_streams()
+    _interrupt_on("SIGTERM", "SIGHUP")
     sys.exit(main(sys.argv[1:]))
+
+
+def _open_streams() -> None:
+    """Standard streams that are there, whatever the caller closed, and that write every text, whatever the locale."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  (as long as the program)
+        elif mode == "w" and isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _interrupt_on(*names: str) -> None:
+    """Let signals that end a program unwind it like Ctrl-C, so that staged files are removed and training is saved."""
+    for name in names:
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # `nohup` ignores SIGHUP, and means it
+            signal.signal(number, signal.default_int_handler)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import os
 import pkgutil
-import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -110,7 +108,7 @@ def _run(name: str, command: Callable[..., Report], console: Console, options: d
             report = command(console, **options)
         console.report(name, report)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `… | head`: or the flush at exit complains again
+        console.discard_output()  # `… | head`
         return ExitCode.OK
     except (Exception, KeyboardInterrupt) as error:
         return console.failure(as_error(error), error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,7 +17,9 @@ def locate(reference: str | Path) -> Path:
 
     Raises `UsageError` when there is nothing, or the package that carries the model is not installed.
     """
-    path = Path(reference).expanduser()
+    path = Path(reference)
+    with suppress(RuntimeError):  # `~name` of nobody, or no home at all: then it is a name like any other
+        path = path.expanduser()
     if path.exists():
         return path.resolve()
     if isinstance(reference, str) and reference in PACKAGED:

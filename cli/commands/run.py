@@ -32,7 +32,7 @@ def command(
     """Generate text from BUNDLE: the text streams to standard output, figures go to standard error."""
     if raw and system is not None:
         raise UsageError("--system has no place in a raw prompt", fix="leave out --raw, or write the system text into the prompt")
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = _standard_input() if prompt == "-" else prompt
     messages = [{"role": "system", "content": system}, {"role": "user", "content": text}] if system is not None else text
 
     from dflash_compile.runtime import load
@@ -52,6 +52,13 @@ def command(
     return Report(
         {"text": "".join(answer), "draft": draft, "statistics": as_dict(statistics), "verdict": verdict if draft else None, "notes": list(session.notes)}
     )
+
+
+def _standard_input() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise UsageError("the prompt is not Unicode text", where="standard input", why=str(error), fix="give it in UTF-8") from error
 
 
 def summary(statistics: Statistics, *, draft: bool) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
 
 import pytest
 
+PROGRAM = f"{sys.executable} -c 'from dflash_compile.cli.main import entry; entry()'"
 KEYS = {"schema", "error", "what", "where", "why", "fix", "exit_code"}
 ENDINGS = {
     "raise errors.UsageError('w')": 2,
@@ -23,6 +25,8 @@ ENDINGS = {
     "raise OSError(28, 'No space left on device', 'some/file')": 4,
     "raise FileNotFoundError(2, 'No such file or directory', 'some/file')": 2,
     "raise PermissionError(13, 'Permission denied', 'some/file')": 2,
+    "raise OSError(36, 'File name too long', 'some/file')": 2,
+    "raise OSError(17, 'File exists', 'some/file')": 2,
     "raise TimeoutError('w')": 4,
     "import torch.no_such_module": 3,
     "raise ModuleNotFoundError('No module named onnxruntime', name='onnxruntime')": 3,
@@ -32,6 +36,12 @@ ENDINGS = {
     "return Report({}, code=errors.ExitCode.CHECK_FAILED)": 1,
     "return Report({})": 0,
 }
+
+
+def shell(command: str, around: str = "") -> subprocess.CompletedProcess[str]:
+    """`command` in bash; `around` is a redirection of all of it, or an assignment before it."""
+    whole = f"{around} {command}" if "=" in around else f"{{ {command}; }} {around}"
+    return subprocess.run(["bash", "-c", whole], capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize(("statement", "code"), ENDINGS.items())
@@ -61,6 +71,7 @@ def test_people_read_what_where_why_and_fix(cli, failing):
         ("raise ModuleNotFoundError('x', name='onnxruntime')", "pip install 'dflash-compile[cpu]'"),
         ("raise OSError(28, 'No space left on device', 'some/file')", "free space"),
         ("raise ValueError('x')", "--debug"),
+        ("raise RuntimeError('DefaultCPUAllocator: can\\'t allocate memory: you tried')", "free memory"),
     ],
 )
 def test_the_fix_fits_the_fault(cli, failing, statement, fix):
@@ -105,18 +116,47 @@ def test_no_arguments_show_the_help_and_are_a_usage_error(cli):
     assert "doctor" in result.out
 
 
-def test_interrupt_from_outside_ends_with_130():
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_interrupt_from_outside_ends_with_130(number):
     script = "import time\nfrom dflash_compile.cli.commands import doctor\n" + (
         "def slow(console):\n    print('ready', flush=True)\n    time.sleep(60)\ndoctor.command = slow\nfrom dflash_compile.cli.main import entry\nentry()"
     )
     process = subprocess.Popen([sys.executable, "-c", script, "doctor"], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stderr.readline() == "ready\n"
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (130, "", "error: interrupted\n")
 
 
-def test_a_reader_that_leaves_early_is_no_failure():
-    command = f"{sys.executable} -c 'from dflash_compile.cli.main import entry; entry()' doctor | true; echo ${{PIPESTATUS[0]}}"
-    run = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
-    assert (run.stdout, run.stderr) == ("0\n", "")
+@pytest.mark.parametrize(("arguments", "code"), [("doctor", 0), ("--help", 0), ("doctor --json", 0), ("inspect /no/such --json", 2)])
+def test_a_reader_that_leaves_early_changes_nothing(arguments, code):
+    ended = shell(f"{PROGRAM} {arguments} 2>/dev/null | true; echo ${{PIPESTATUS[0]}}")
+    assert (ended.stdout, ended.stderr) == (f"{code}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code"),
+    [("<&-", 0), (">&-", 0), ("2>&-", 0), (">/dev/full", 4), ("--json >/dev/full", 4), ("--json >/dev/full 2>/dev/full", 4), ("--no-such 2>/dev/full", 2)],
+)
+def test_streams_that_are_closed_or_full(redirection, code):
+    ended = shell(f"{PROGRAM} doctor {redirection}; echo rc=$? >&3", "3>&1")
+    assert ended.stdout.endswith(f"rc={code}\n")
+    assert "Traceback" not in ended.stderr
+    assert code != 4 or "2>" in redirection or "disk is full" in ended.stderr
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_text_that_the_terminal_cannot_show_is_no_failure(encoding):
+    program = (
+        f"{sys.executable} -c 'from dflash_compile.cli.commands import doctor; from dflash_compile.cli.report import Report; from dflash_compile.cli.main import entry\n"
+        + ('doctor.command = lambda console: (console.stream("τ€\\n"), Report({"text": "τ\\udcff"}))[1]\nentry()\' doctor')
+    )
+    plain = shell(program, f"PYTHONIOENCODING={encoding}")
+    assert (plain.returncode, plain.stdout, plain.stderr) == (0, "\\u03c4\\u20ac\n", "")
+    assert json.loads(shell(f"{program} --json", f"PYTHONIOENCODING={encoding}").stdout)["text"] == "τ\udcff"
+
+
+def test_a_document_is_whole_or_not_there(cli, failing):
+    failing("return Report({'first': 1, 'second': float('nan')})")
+    result = cli("fail", "--json")
+    assert (result.code, result.document["error"]) == (4, "UnexpectedError")

@@ -50,12 +50,20 @@ def test_a_file_may_hold_every_kind_of_value_and_both_spellings(cli, echo, confi
         ("[echo", "is not TOML"),
         ("[echo]\nmax-size = 0", "--max-size"),
         ("[echo]\nmax-size = 'many'", "--max-size"),
+        ("[echo]\nword = {a = 1}", "`word` cannot be"),
+        ("[echo]\nword = ['a']", "`word` cannot be"),
+        ("[echo]\nmax-size = 1979-05-27", "`max-size` cannot be"),
+        ("[echo]\nmany = [['a']]", "or a list of them"),
     ],
 )
 def test_a_wrong_file_is_a_usage_error_that_helps(cli, echo, config, text, says):
     result = cli("echo", "-c", config(text))
     assert result.code == 2
     assert says in result.err
+
+
+def test_one_value_stands_for_a_list_of_one(cli, echo, config):
+    assert cli("echo", "--json", "-c", config("[echo]\nmany = 'a'")).document["many"] == ["a"]
 
 
 def test_a_missing_file_is_named(cli, echo, tmp_path):

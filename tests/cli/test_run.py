@@ -101,6 +101,12 @@ def test_a_dash_reads_the_prompt_from_standard_input(cli, record, monkeypatch):
     assert record["prompt"] == "from\nelsewhere"
 
 
+def test_standard_input_that_is_no_utf8_is_a_usage_error(cli, record, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\xff"), encoding="utf-8"))
+    result = cli("run", "some/bundle", "--prompt", "-", "--json")
+    assert (result.code, result.document["where"], record) == (2, "standard input", {})
+
+
 @pytest.mark.parametrize("arguments", [["--system", "x", "--raw"], ["--provider", "tpu"], ["--max-new-tokens", "0"], ["--threads", "0"]])
 def test_options_that_cannot_work_are_usage_errors(cli, record, arguments):
     assert cli("run", "some/bundle", "--prompt", "Hi", *arguments).code == 2

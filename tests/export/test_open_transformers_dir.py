@@ -329,9 +329,11 @@ def test_something_that_is_no_checkpoint(tmp_path: Path) -> None:
     assert "transformers_dir" in refused(tmp_path / "notes.txt").why
 
 
-def test_nothing_at_the_path(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["nowhere", "~no-such-user/model", "a\0b", "a\udcff"])
+def test_nothing_at_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="smollm2-135m") as caught:
-        open_target(tmp_path / "nowhere")
+        open_target(name)
     assert caught.value.exit_code == ExitCode.USAGE
 
 
