@@ -57,6 +57,7 @@ def build(
         manifest = manifest_of(models, options, graphs, prepared.requires, hashes, sizes)
         (staging / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
         _validate(staging)
+        check_output(place, options.force)  # another build may have been quicker
     return place
 
 

@@ -21,8 +21,18 @@ _SPARE_BYTES = 16 << 20
 
 
 def check_output(output: Path, force: bool) -> None:
-    """Raises `UsageError` where `output` must not be written: it is there and not `force`, or it is something else than a bundle."""
+    """Raises `UsageError` where `output` must not be written, or cannot be.
+
+    It is there and not `force`, it is something else than a bundle, it lies in something that is no folder, or its name is no Unicode.
+    """
+    try:
+        os.fspath(output).encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{output} is no path that every library can open", where="--output", why=str(error), fix="choose a name in UTF-8") from error
     if not output.exists():
+        nearest = next((folder for folder in output.absolute().parents if folder.exists()), None)
+        if nearest is not None and not nearest.is_dir():
+            raise UsageError(f"{nearest} is no folder", where="--output", why="the bundle would lie in it", fix="choose another path")
         return
     if not output.is_dir() or (any(output.iterdir()) and not (output / MANIFEST).is_file()):
         raise UsageError(f"{output} is there and is no bundle", where="--output", why="only a bundle is ever replaced", fix="choose another path")
@@ -37,7 +47,7 @@ def staged(output: Path, needed: int) -> Iterator[Path]:
     On any failure, Ctrl-C and SIGTERM included, it is removed and what was at `output` stays as it was. Raises
     `BuildError` where the disk has less than `needed` bytes to spare, or runs full.
     """
-    place = output.absolute()
+    place = Path(os.path.realpath(output))  # a link stays a link: what it leads to is replaced
     # Drawn anew each time: process ids repeat, between containers on one disk and after a kill that left something behind.
     staging = place.with_name(f".{place.name}.{secrets.token_hex(4)}.building")
     with _disk_faults(place), _terminable():

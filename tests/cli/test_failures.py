@@ -147,10 +147,14 @@ def test_streams_that_are_closed_or_full(redirection, code):
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_text_that_the_terminal_cannot_show_is_no_failure(encoding):
-    program = (
-        f"{sys.executable} -c 'from dflash_compile.cli.commands import doctor; from dflash_compile.cli.report import Report; from dflash_compile.cli.main import entry\n"
-        + ('doctor.command = lambda console: (console.stream("τ€\\n"), Report({"text": "τ\\udcff"}))[1]\nentry()\' doctor')
+    script = (
+        "from dflash_compile.cli.commands import doctor\n"
+        "from dflash_compile.cli.main import entry\n"
+        "from dflash_compile.cli.report import Report\n"
+        'doctor.command = lambda console: (console.stream("τ€\\n"), Report({"text": "τ\\udcff"}))[1]\n'
+        "entry()"
     )
+    program = f"{sys.executable} -c '{script}' doctor"
     plain = shell(program, f"PYTHONIOENCODING={encoding}")
     assert (plain.returncode, plain.stdout, plain.stderr) == (0, "\\u03c4\\u20ac\n", "")
     assert json.loads(shell(f"{program} --json", f"PYTHONIOENCODING={encoding}").stdout)["text"] == "τ\udcff"

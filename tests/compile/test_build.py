@@ -93,6 +93,20 @@ def test_ctrl_c_while_binding_leaves_nothing(pair: tuple[TargetCheckpoint, Draft
     assert not list(tmp_path.iterdir())
 
 
+def test_of_two_builds_to_one_place_the_second_to_finish_is_refused(pair: tuple[TargetCheckpoint, DrafterCheckpoint], tmp_path: Path) -> None:
+    options, place, started = BuildOptions(context=96), tmp_path / "out" / "bundle", []
+
+    def progress(step: str, *_: float) -> None:
+        if step == "binding weights" and not started:
+            started.append(step)
+            build(*pair, place, BuildOptions(context=64))
+
+    with pytest.raises(UsageError, match="there is a bundle"):
+        build(*pair, place, options, progress)
+    assert open_bundle(place).manifest.context == 64
+    assert [path.name for path in place.parent.iterdir()] == ["bundle"]
+
+
 def test_an_engine_whose_numbers_overflow_is_found_when_it_is_tried(pair: tuple[TargetCheckpoint, DrafterCheckpoint], tmp_path: Path) -> None:
     class Damaged:
         shapes = staticmethod(pair[0].tensors.shapes)

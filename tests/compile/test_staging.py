@@ -168,3 +168,26 @@ def test_what_is_no_bundle_is_not_replaced_even_by_force(tmp_path: Path) -> None
     for name in ("letters", "file"):
         with pytest.raises(UsageError, match="no bundle"):
             check_output(tmp_path / name, force=True)
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["to a bundle", "to nothing"])
+def test_a_link_stays_a_link(tmp_path: Path, there: bool) -> None:
+    place, link = tmp_path / "bundle", tmp_path / "link"
+    if there:
+        place.mkdir()
+        write(place, "old")
+    link.symlink_to("bundle")
+    check_output(link, force=True)
+    stage(link, write)
+    assert link.is_symlink()
+    assert (place / MANIFEST).read_text() == "new"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "link"]
+
+
+def test_a_folder_that_cannot_be_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for output in (tmp_path / "file" / "bundle", tmp_path / "file" / "deep" / "bundle"):
+        with pytest.raises(UsageError, match="no folder"):
+            check_output(output, force=True)
+    with pytest.raises(UsageError, match="no path"):
+        check_output(tmp_path / "\udcff", force=False)
