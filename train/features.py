@@ -14,10 +14,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from dflash_compile.runtime.errors import DFlashError, ExitCode
+from dflash_compile.runtime.errors import DFlashError, ExitCode, UsageError
 
 VERSION = 1
 
@@ -38,17 +39,28 @@ class Entry:
     tag: str = ""
 
 
+def _read(path: Path, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise _damaged(path, str(error)) from error
+
+
+def _damaged(path: Path, why: str) -> UsageError:
+    return UsageError("a feature folder is damaged", where=str(path), why=why, fix="delete the folder: its sequences are generated again")
+
+
 class FeatureStore:
     """Append sequences with `append`; read one with `tokens(entry)` and `features(entry)`."""
 
     def __init__(self, folder: Path, width: int, taps: Sequence[int], target: str) -> None:
-        """Open or create `folder`. Raises `StoreMismatch` when it belongs to something else."""
+        """Open or create `folder`. Raises `StoreMismatch` when it belongs to something else, `UsageError` when it is damaged."""
         self.folder, self.width = folder, width
         folder.mkdir(parents=True, exist_ok=True)
         header = {"version": VERSION, "width": width, "taps": list(taps), "target": target}
         head = folder / "store.json"
         if head.exists():
-            found = json.loads(head.read_text())
+            found = _read(head, head.read_text())
             if found != header:
                 raise StoreMismatch(
                     "this folder holds the features of something else",
@@ -71,11 +83,16 @@ class FeatureStore:
         whole = text[: text.rfind("\n") + 1]
         if whole != text:  # a torn last line is not a sequence
             os.truncate(path, len(whole.encode()))
-        return [Entry(**json.loads(line)) for line in whole.splitlines()]
+        try:
+            return [Entry(**_read(path, line)) for line in whole.splitlines()]
+        except TypeError as error:
+            raise _damaged(path, str(error)) from error
 
     def _cut(self, name: str, size: int) -> None:
         path = self.folder / name
         path.touch()
+        if (found := path.stat().st_size) < size:  # truncating would fill it up with zeros
+            raise _damaged(path, f"it has {found} bytes, the index promises {size}")
         with path.open("r+b") as file:
             file.truncate(size)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from dflash_compile.runtime.errors import UsageError
@@ -57,8 +58,12 @@ class TrainOptions:
             raise UsageError("held_out must be at least 2: with 1 nothing is left to train on", where="training option held_out")
         if self.text_tokens < 0:
             raise UsageError(f"text_tokens must not be negative, not {self.text_tokens}", where="training option text_tokens")
-        if self.minutes is not None and self.minutes <= 0:
-            raise UsageError(f"minutes must be positive, not {self.minutes}", where="training option minutes")
+        for name in ("minutes", "learning_rate"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:  # NaN compares to nothing
+                raise UsageError(f"{name} must be above 0 and finite, not {value}", where=f"training option {name}")
+        if not 0 <= self.seed < 1 << 32:
+            raise UsageError(f"seed must be between 0 and {(1 << 32) - 1}, not {self.seed}", where="training option seed")
         if not 0 <= self.soft_share <= 1:
             raise UsageError(f"soft_share must be between 0 and 1, not {self.soft_share}", where="training option soft_share")
         for name in ("warm_up", "full_share"):

@@ -91,6 +91,18 @@ def choose_mask_id(tokenizer_json: bytes, target: TargetSpec, wanted: int | None
     return int(max(free))
 
 
+def _check_layers(target: TargetSpec, options: TrainOptions) -> None:
+    if target.layers < 2:
+        raise UsageError(f"{target.name} has a single layer", why="a drafter reads layers before the last", fix="use a deeper target")
+    if options.layers > target.layers:
+        raise UsageError(
+            f"a drafter of {options.layers} layers for a target of {target.layers}",
+            where="--layers",
+            why="its layers start as the target's last ones",
+            fix=f"ask for at most {target.layers}, better far fewer",
+        )
+
+
 def _tokenizer(checkpoint: TargetCheckpoint) -> Any:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
@@ -160,6 +172,10 @@ def train(
     """
     if output.exists() and not force:
         raise UsageError("the output folder exists", where=str(output), fix="choose another folder, or pass --force to replace it")
+    _check_layers(checkpoint.spec, options)
+    for folder in extra_features:
+        if not folder.is_dir():
+            raise UsageError("there is no such feature folder", where=str(folder), fix="give the `features` folder of another run's --work")
     mask_id = choose_mask_id(checkpoint.text.tokenizer_json, checkpoint.spec, options.mask_id)
     spec = drafter_spec(checkpoint.spec, options, mask_id, bool(getattr(checkpoint.config, "attention_bias", False)))
     width = len(spec.taps) * checkpoint.spec.hidden

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from jinja2 import TemplateError
+
 from dflash_compile.runtime.errors import UsageError
 
 from .features import FeatureStore
@@ -46,8 +48,13 @@ class ChatFrame:
                 why="the drafter learns from its answers to messages",
                 fix="add chat_template.jinja to the target, as its users will format prompts",
             )
-        text = tokenizer.apply_chat_template([{"role": "user", "content": mark}], tokenize=False, add_generation_prompt=True)
-        before, _, after = text.partition(mark)
+        try:
+            text = tokenizer.apply_chat_template([{"role": "user", "content": mark}], tokenize=False, add_generation_prompt=True)
+        except TemplateError as error:
+            raise UsageError("the chat template cannot be used", why=f"{type(error).__name__}: {error}", fix="correct the target's chat template") from error
+        before, found, after = text.partition(mark)
+        if not found:
+            raise UsageError("the chat template leaves out the user's message", why=f"it gives {text!r:.60}", fix="correct the target's chat template")
         self.tokenizer = tokenizer
         self.before = tuple(self.encode(before))
         self.after = tuple(self.encode(after))

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
@@ -36,8 +36,16 @@ def save_state(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, c
 
 
 def load_state(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> Clock:
-    """Restore `model` and `optimiser` in place, on the model's device. Raises `UsageError` for the state of a drafter of another shape."""
-    with safe_open(path, framework="pt") as file:
+    """Restore `model` and `optimiser` in place, on the model's device.
+
+    Raises `UsageError` for the state of a drafter of another shape, and for a file that cannot be read.
+    """
+    try:
+        opened = safe_open(path, framework="pt")
+        clock = Clock(**json.loads(opened.metadata()["clock"]))
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        raise UsageError("the training state is damaged", where=str(path), why=str(error), fix="delete it: training starts over, the features stay") from error
+    with opened as file:
         for name, parameter in model.named_parameters():
             if f"model.{name}" not in file.keys() or tuple(file.get_slice(f"model.{name}").get_shape()) != tuple(parameter.shape):  # noqa: SIM118
                 raise UsageError(
@@ -46,7 +54,6 @@ def load_state(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -
                     why="layers or widths differ from this run's options",
                     fix="give the options of the first run, or another --work folder",
                 )
-        clock = Clock(**json.loads(file.metadata()["clock"]))
         names = set(file.keys())
         with torch.no_grad():
             for name, parameter in model.named_parameters():

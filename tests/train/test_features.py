@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from dflash_compile.runtime.errors import UsageError
 from dflash_compile.train.features import FeatureStore, StoreMismatch
 
 
@@ -45,3 +46,14 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path, width: int, taps:
     with pytest.raises(StoreMismatch) as caught:
         FeatureStore(tmp_path, width, taps, target)
     assert "another folder" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("store.json", "{"), ("index.jsonl", "{}\n"), ("index.jsonl", "no\n"), ("tokens.bin", ""), ("features.bin", "xx")]
+)
+def test_a_damaged_folder_is_refused_and_left_alone(tmp_path: Path, name: str, content: str) -> None:
+    _store(tmp_path).append([1, 2], torch.ones(2, 6), 1)
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UsageError, match="damaged"):
+        _store(tmp_path)
+    assert (tmp_path / name).read_text() == content

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,6 +54,54 @@ def test_a_work_folder_of_other_options_is_refused(target: Path, tmp_path: Path,
         train(checkpoint, tmp_path / "other", replace(OPTIONS, **wrong), tmp_path / "work")  # type: ignore[arg-type]
     assert "another" in str(caught.value)
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"learning_rate": 0.0},
+        {"learning_rate": -1.0},
+        {"learning_rate": math.nan},
+        {"learning_rate": math.inf},
+        {"minutes": math.nan},
+        {"minutes": math.inf},
+        {"seed": -1},
+        {"seed": 10**30},
+    ],
+    ids=str,
+)
+def test_numbers_that_cannot_work_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        replace(OPTIONS, **wrong)
+
+
+def test_what_cannot_be_trained_is_refused_before_anything_is_written(target: Path, tmp_path: Path) -> None:
+    checkpoint = open_target(target)
+    flat = open_target(models.write_target(tmp_path / "flat", "llama", num_hidden_layers=1))
+    with pytest.raises(UsageError, match="single layer"):
+        train(flat, tmp_path / "drafter", OPTIONS, tmp_path / "work")
+    with pytest.raises(UsageError, match="5 layers for a target of 4"):
+        train(checkpoint, tmp_path / "drafter", replace(OPTIONS, layers=5), tmp_path / "work")
+    with pytest.raises(UsageError, match="feature folder"):
+        train(checkpoint, tmp_path / "drafter", OPTIONS, tmp_path / "work", (tmp_path / "none",))
+    assert [path.name for path in tmp_path.iterdir()] == ["flat"]
+
+
+@pytest.mark.parametrize(("template", "said"), [("{% for %}", "cannot be used"), ("{{ raise_exception('no') }}", "cannot be used"), ("hello", "leaves out")])
+def test_a_chat_template_that_gives_no_prompt_is_refused(tmp_path: Path, template: str, said: str) -> None:
+    folder = models.write_target(tmp_path / "target", "llama", max_position_embeddings=1024)
+    (folder / "chat_template.jinja").write_text(template)
+    with pytest.raises(UsageError, match=said):
+        train(open_target(folder), tmp_path / "drafter", replace(OPTIONS, text_tokens=0), tmp_path / "work")
+
+
+def test_a_damaged_training_state_is_refused(target: Path, tmp_path: Path) -> None:
+    train(open_target(target), tmp_path / "drafter", OPTIONS, tmp_path / "work")
+    state = tmp_path / "work" / "state.safetensors"
+    for damage in (state.read_bytes()[:-5], b""):
+        state.write_bytes(damage)
+        with pytest.raises(UsageError, match="damaged"):
+            train(open_target(target), tmp_path / "other", OPTIONS, tmp_path / "work")
 
 
 def test_a_target_without_a_chat_template_is_refused(tmp_path: Path) -> None:
