@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -41,7 +42,7 @@ def load_state(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -
     Raises `UsageError` for the state of a drafter of another shape, and for a file that cannot be read.
     """
     try:
-        opened = safe_open(path, framework="pt")
+        opened: Any = safe_open(path, framework="pt")
         clock = Clock(**json.loads(opened.metadata()["clock"]))
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise UsageError("the training state is damaged", where=str(path), why=str(error), fix="delete it: training starts over, the features stay") from error
