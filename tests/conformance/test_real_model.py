@@ -5,7 +5,7 @@ Slow: bundles at int8 and fp32 are built, and every suite prompt is answered wit
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,11 @@ from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
 from dflash_compile.export.dflash_v1 import DflashV1
 from dflash_compile.export.torch_model import load_model
 from dflash_compile.runtime import load
+from dflash_compile.runtime.controller import FixedWidth
+from dflash_compile.runtime.loop import plan_limits, run
 from dflash_compile.runtime.session import Session
-from dflash_compile.train.evaluate import Acceptance, matches, walk
+from dflash_compile.runtime.statistics import Recorder
+from dflash_compile.train.evaluate import matches
 
 pytestmark = pytest.mark.slow
 SUITES = Path(__file__).parents[2] / "benchmarks" / "prompts"
@@ -118,43 +121,62 @@ def torch_drafter(drafter: DrafterCheckpoint) -> DflashV1:
     return module
 
 
+class Cycles(Recorder):
+    """Remembers how many proposals each cycle accepted."""
+
+    def __init__(self, block: int) -> None:
+        super().__init__(block)
+        self.accepted: list[int] = []
+
+    def cycle(self, offered: int, accepted: int) -> None:
+        super().cycle(offered, accepted)
+        self.accepted.append(accepted)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """An answer of an engine pair, and what each of its cycles accepted."""
+
+    prompt: list[int]
+    answer: list[int]
+    accepted: list[int]
+
+
+def engine_outcomes(session: Session, asked: list[str]) -> list[Outcome]:
+    """Greedy answers in whole blocks."""
+    engines, block = session._open(), session.manifest.pairing.block
+    outcomes = []
+    for prompt in asked:
+        ids, cycles = session._text.encode(prompt, raw=False), Cycles(block)
+        limits = plan_limits(len(ids), engines.target, TOKENS, session.manifest.text.eos_ids)
+        answer = list(run(engines.target, engines.drafter, ids, limits, FixedWidth(block), cycles))
+        outcomes.append(Outcome(ids, answer, cycles.accepted))
+    return outcomes
+
+
 @torch.no_grad()
-def torch_acceptance(session: Session, model: Any, drafter: DrafterCheckpoint, asked: list[str]) -> Acceptance:
-    """What the torch module accepts on the very tokens the session's target says, walked cycle by cycle."""
-    module, embedding = torch_drafter(drafter), model.get_input_embeddings().weight
-    walks = []
-    for prompt in asked:
-        ids = session._text.encode(prompt, raw=False)
-        tokens = torch.tensor(ids + list(session.tokens(prompt, max_new_tokens=TOKENS, draft=False)))
+def agreement(outcomes: list[Outcome], model: Any, drafter: DrafterCheckpoint) -> float:
+    """Share of cycles that accepted exactly as many proposals as the torch module has right there: too many is as wrong as too few."""
+    module, embedding, spec = torch_drafter(drafter), model.get_input_embeddings().weight, drafter.spec
+    same = total = 0
+    for outcome in outcomes:
+        tokens, prompt = torch.tensor(outcome.prompt + outcome.answer), len(outcome.prompt)
         states = model(tokens[None], output_hidden_states=True).hidden_states
-        features = torch.cat([states[tap + 1][0] for tap in drafter.spec.taps], -1)
-        walks.append(walk(matches(module, embedding, embedding, tokens, features, len(ids), drafter.spec.block, torch.float32), drafter.spec.block))
-    return Acceptance(sum(w.tokens for w in walks), sum(w.cycles for w in walks), tuple(map(sum, zip(*(w.reached for w in walks), strict=True))))
+        features = torch.cat([states[tap + 1][0] for tap in spec.taps], -1)
+        right = matches(module, embedding, embedding, tokens, features, prompt, spec.block, torch.float32).tolist()
+        place = 0
+        for accepted in outcome.accepted:
+            same += min(accepted, len(right) - place) == right[place]  # the last block may reach past the answer
+            total += 1
+            place += accepted + 1
+    return same / total
 
 
-def engine_acceptance(session: Session, asked: list[str]) -> Acceptance:
-    """What the compiled drafter accepts."""
-    tokens = cycles = 0
-    reached: list[int] = [0] * (session.manifest.pairing.block - 1)
-    for prompt in asked:
-        list(session.tokens(prompt, max_new_tokens=TOKENS, block=session.manifest.pairing.block))
-        seen = session.statistics
-        tokens, cycles = tokens + seen.tokens - 1, cycles + seen.cycles
-        reached = [a + b for a, b in zip(reached, seen.accepted_at, strict=False)]
-    return Acceptance(tokens, cycles, tuple(reached))
-
-
-def faithful(engine: Acceptance, module: Acceptance, slack: float) -> bool:
-    """τ within `slack` of the torch module's, on either side: too much acceptance is as wrong as too little."""
-    return abs(engine.tau - module.tau) <= slack
-
-
-@pytest.mark.parametrize(("precision", "slack"), [("fp32", 0.02), ("int8", 0.08)])
-def test_compiled_acceptance_is_that_of_the_torch_module(bundles: Bundles, model: Any, drafter: DrafterCheckpoint, precision: str, slack: float) -> None:
-    session, asked = bundles.session(precision), prompts(3)
-    engine, module = engine_acceptance(session, asked), torch_acceptance(session, model, drafter, asked)
-    assert faithful(engine, module, slack), (engine, module)
-    assert 1.2 < engine.tau < drafter.spec.block
+@pytest.mark.parametrize(("precision", "least"), [("fp32", 0.99), ("int8", 0.85)])
+def test_compiled_acceptance_is_that_of_the_torch_module(bundles: Bundles, model: Any, drafter: DrafterCheckpoint, precision: str, least: float) -> None:
+    outcomes = engine_outcomes(bundles.session(precision), prompts(2))
+    assert agreement(outcomes, model, drafter) >= least
+    assert sum(sum(outcome.accepted) for outcome in outcomes) > 100, "a drafter that is never right proves nothing"
 
 
 FAULTS: dict[str, Any] = {
@@ -167,21 +189,17 @@ FAULTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_faulty_drafter_leaves_the_bounds(
-    tmp_path: Path, target: TargetCheckpoint, model: Any, drafter: DrafterCheckpoint, bundles: Bundles, fault: str
-) -> None:
+def test_a_faulty_drafter_is_noticed(tmp_path: Path, target: TargetCheckpoint, drafter: DrafterCheckpoint, model: Any, fault: str) -> None:
     faulty = replace(drafter, spec=FAULTS[fault](drafter.spec))
     with load(build(target, faulty, tmp_path / "faulty", BuildOptions(precision="fp32", context=640))) as session:
-        asked = prompts(3)
-        engine = engine_acceptance(session, asked)
-    assert not faithful(engine, torch_acceptance(bundles.session("fp32"), model, drafter, asked), 0.02), engine
+        outcomes = engine_outcomes(session, prompts(1))
+    assert agreement(outcomes, model, drafter) < 0.97
 
 
 @pytest.mark.parametrize("shift", [-1, 1])
-def test_a_shifted_position_leaves_the_bounds(bundles: Bundles, model: Any, drafter: DrafterCheckpoint, monkeypatch: pytest.MonkeyPatch, shift: int) -> None:
-    session, asked = bundles.session("fp32"), prompts(3)
-    module = torch_acceptance(session, model, drafter, asked)
+def test_a_shifted_position_is_noticed(bundles: Bundles, model: Any, drafter: DrafterCheckpoint, monkeypatch: pytest.MonkeyPatch, shift: int) -> None:
+    session = bundles.session("fp32")
     engine = session._open().drafter
     draft = engine.draft
     monkeypatch.setattr(engine, "draft", lambda anchor, position, rows: draft(anchor, position + shift, rows))
-    assert not faithful(engine_acceptance(session, asked), module, 0.02)
+    assert agreement(engine_outcomes(session, prompts(1)), model, drafter) < 0.97
