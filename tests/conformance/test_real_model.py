@@ -184,7 +184,7 @@ FAULTS: dict[str, Any] = {
     "taps in another order": lambda spec: replace(spec, taps=spec.taps[::-1]),
     "causal inside the block": lambda spec: replace(spec, causal=(True,) * spec.layers),
     "another rotary base": lambda spec: replace(spec, rope_theta=10_000.0),
-    "another mask token": lambda spec: replace(spec, mask_id=spec.mask_id - 9),
+    "another mask token": lambda spec: replace(spec, mask_id=1000),
 }
 
 
