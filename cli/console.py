@@ -15,6 +15,7 @@ from typing import Any, TextIO
 
 from dflash_compile.runtime.errors import DFlashError
 
+from . import interrupts
 from .progress import Progress, show_progress
 from .report import Report, schema
 
@@ -49,11 +50,13 @@ class Console:
     @contextlib.contextmanager
     def progress(self) -> Iterator[Progress]:
         """A callback `(step, done, total, detail)` that draws a bar, or plain lines where there is no terminal."""
-        if self.quiet:
-            yield lambda step, done=0, total=0, detail="": None
-        else:
-            with show_progress(self.err) as report:
-                yield report
+        with show_progress(self.err) if not self.quiet else contextlib.nullcontext(_unseen) as show:
+
+            def report(step: str, done: float = 0, total: float = 0, detail: str = "") -> None:
+                interrupts.check()
+                show(step, done, total, detail)
+
+            yield report
 
     def report(self, name: str, report: Report) -> None:
         """Print what the command `name` found."""
@@ -116,3 +119,7 @@ class Console:
         from rich.console import Console as Rich  # takes longer to import than most commands take to answer
 
         Rich(file=stream, highlight=False).print(part)
+
+
+def _unseen(step: str, done: float = 0, total: float = 0, detail: str = "") -> None:
+    """Progress that nobody wants to see."""

@@ -6,6 +6,8 @@ import errno
 
 from dflash_compile.runtime.errors import BuildError, DFlashError, ExitCode, IncompatibleError, UsageError
 
+from . import interrupts
+
 EXTRAS = {
     "gguf": "build",
     "onnx": "build",
@@ -31,11 +33,11 @@ class UnexpectedError(DFlashError):
 
 def as_error(error: BaseException) -> DFlashError:
     """`error` in the form that users see; anything unknown is a fault of ours, exit code 4."""
+    if isinstance(error, KeyboardInterrupt) or interrupts.received():
+        return Interrupted("interrupted")
     match error:
         case DFlashError():
             return error
-        case KeyboardInterrupt():
-            return Interrupted("interrupted")
         case ImportError():
             return _import_error(error)
         case MemoryError():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import io
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ import typer
 
 from dflash_compile.runtime.errors import ExitCode, UsageError
 
+from . import interrupts
 from .console import Console
 from .failure import as_error
 from .register import PROGRAM, application
@@ -45,7 +45,7 @@ def _help(arguments: Sequence[str]) -> str:
 def entry() -> None:
     """The console script."""
     _open_streams()
-    _interrupt_on("SIGTERM", "SIGHUP")
+    interrupts.watch("SIGINT", "SIGTERM", "SIGHUP")
     sys.exit(main(sys.argv[1:]))
 
 
@@ -57,11 +57,3 @@ def _open_streams() -> None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115  (as long as the program)
         elif mode == "w" and isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-
-
-def _interrupt_on(*names: str) -> None:
-    """Let signals that end a program unwind it like Ctrl-C, so that staged files are removed and training is saved."""
-    for name in names:
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # `nohup` ignores SIGHUP, and means it
-            signal.signal(number, signal.default_int_handler)

@@ -90,8 +90,8 @@ def _disk_faults(place: Path) -> Iterator[None]:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Let SIGTERM unwind like Ctrl-C. Handlers belong to the main thread; elsewhere its owner decides."""
-    if threading.current_thread() is not threading.main_thread():
+    """Let SIGTERM unwind like Ctrl-C, where nobody else handles it. Handlers belong to the main thread."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
 

@@ -116,16 +116,31 @@ def test_no_arguments_show_the_help_and_are_a_usage_error(cli):
     assert "doctor" in result.out
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_interrupt_from_outside_ends_with_130(number):
-    script = "import time\nfrom dflash_compile.cli.commands import doctor\n" + (
-        "def slow(console):\n    print('ready', flush=True)\n    time.sleep(60)\ndoctor.command = slow\nfrom dflash_compile.cli.main import entry\nentry()"
-    )
+def interrupted(body, number):
+    """How a command of this body ends, that prints "ready" and is interrupted then: exit code, output, errors."""
+    lines = ["import time", "from dflash_compile.cli.commands import doctor", "def slow(console):", *(f"    {line}" for line in body), "doctor.command = slow"]
+    script = "\n".join([*lines, "from dflash_compile.cli.main import entry", "entry()"])
     process = subprocess.Popen([sys.executable, "-c", script, "doctor"], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stderr.readline() == "ready\n"
     process.send_signal(number)
     out, err = process.communicate(timeout=30)
-    assert (process.returncode, out, err) == (130, "", "error: interrupted\n")
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_interrupt_from_outside_ends_with_130(number):
+    assert interrupted(["print('ready', flush=True)", "time.sleep(60)"], number) == (130, "", "error: interrupted\n")
+
+
+@pytest.mark.parametrize("turned_into", ["raise ImportError('initialization failed') from None", "raise SystemError('w')", "raise OSError(5, 'w')", "pass"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_that_a_library_hides_is_still_one(turned_into, number):
+    body = ["try:", "    print('ready', flush=True)", "    time.sleep(60)", "except BaseException:", f"    {turned_into}"]
+    body += ["with console.progress() as progress:", "    progress('going on')", "    time.sleep(60)"]
+    code, out, err = interrupted(body, number)
+    assert (code, out) == (130, "")
+    assert err.splitlines()[-1] == "error: interrupted"
+    assert "going on" not in err
 
 
 @pytest.mark.parametrize(("arguments", "code"), [("doctor", 0), ("--help", 0), ("doctor --json", 0), ("inspect /no/such --json", 2)])
