@@ -13,7 +13,8 @@ import torch
 
 from dflash_compile.export.checkpoint import TargetCheckpoint
 from dflash_compile.export.dflash_v1 import DflashV1
-from dflash_compile.export.drafters.zlab_v1 import TRAINED_WITH, save
+from dflash_compile.export.drafter_folder import TRAINED_WITH
+from dflash_compile.export.drafters.zlab_v1 import save
 from dflash_compile.export.spec import DrafterSpec, TargetSpec
 from dflash_compile.export.text import template_hash, vocabulary_hash
 from dflash_compile.export.torch_model import load_model

@@ -45,12 +45,7 @@ class Reader:
         """`parse` of the value of `key`. Raises `CheckpointError` when it is missing or `parse` refuses it."""
         value = self.optional(field, key)
         if value is None:
-            raise self.fault(
-                key,
-                f"the drafter's configuration lacks {key}",
-                "a guess would run and quietly accept almost nothing",
-                f"add {key} to config.json as its authors publish it",
-            )
+            raise self.missing(key)
         return self.parsed(key, value, parse)
 
     def parsed(self, key: str, value: Any, parse: Callable[[Any], Any]) -> Any:
@@ -59,6 +54,15 @@ class Reader:
             return parse(value)
         except ValueError as error:
             raise self.fault(key, f"{key} cannot be {value!r}", str(error), "take config.json from the drafter's original repository") from None
+
+    def missing(self, key: str) -> CheckpointError:
+        """An error about a `key` that is not there."""
+        return self.fault(
+            key,
+            f"the drafter's configuration lacks {key}",
+            "a guess would run and quietly accept almost nothing",
+            f"add {key} to config.json as its authors publish it",
+        )
 
     def fault(self, key: str, what: str, why: str, fix: str) -> CheckpointError:
         """An error located at `key` of this config."""

@@ -42,7 +42,12 @@ def read_spec(raw: Mapping[str, Any], path: Path, dtype: str) -> DrafterSpec:
     target_layers = reader.optional("target_layers", "num_target_layers")
     bias = reader.optional("attention_bias", "attention_bias")
     theta, scaling = _rope(reader)
-    reader.evidence |= {"dialect": "architectures", "name": "folder name", "dtype": "header of fc.weight"}
+    reader.evidence |= {
+        "dialect": "architectures",
+        "name": "folder name",
+        "dtype": "header of fc.weight",
+        "draft_vocab": "z-lab v1 drafts with the target's whole head",
+    }
     return DrafterSpec(
         dialect=DIALECT,
         name=path.name,
