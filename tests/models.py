@@ -211,7 +211,7 @@ def write_speculators(
     seed: int = 0,
     **overrides: Any,
 ) -> Path:
-    """A random drafter in the speculators layout that proposes the target's tokens `ids`; all of the target's `range(VOCAB)` need no maps.
+    """A random drafter in the speculators layout that proposes the target's tokens `ids`; `range(VOCAB)` needs no maps.
 
     With `own_head` its head is random, else it is the target's rows and left out.
     """
