@@ -5,18 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
 from dflash_compile.export.opening import open_drafter, open_target
 from dflash_compile.runtime.bundle.contract import check_contract
 from dflash_compile.runtime.bundle.files import MANIFEST, check_files, sha256
 from dflash_compile.runtime.bundle.read import read_manifest
+from dflash_compile.runtime.bundle.vocabulary import STORED
 
 from .backends import find_backend
 from .models import Models, decide
 from .options import BuildOptions
 from .progress import Note, Progress, silent, unheard
-from .records import TEMPLATE, TOKENIZER, manifest_of
+from .records import TEMPLATE, TOKENIZER, VOCABULARY, manifest_of
 from .staging import check_output, staged
 
 __all__ = ["BuildOptions", "build"]
@@ -50,6 +52,7 @@ def build(
         graphs = prepared.write(staging, progress)
         prepared.check(staging, progress, note)
         _write_text(models, staging)
+        _write_vocabulary(models, staging)
         progress("hashing")
         files = sorted(path for path in staging.rglob("*") if path.is_file())
         names = {path.relative_to(staging).as_posix(): path for path in files}
@@ -67,6 +70,11 @@ def _write_text(models: Models, staging: Path) -> None:
     (staging / TOKENIZER).write_bytes(text.tokenizer_json)
     if text.chat_template is not None:
         (staging / TEMPLATE).write_bytes(text.chat_template.encode())
+
+
+def _write_vocabulary(models: Models, staging: Path) -> None:
+    if models.drafter.vocabulary is not None:
+        (staging / VOCABULARY).write_bytes(np.array(models.drafter.vocabulary.ids, STORED).tobytes())
 
 
 def _validate(staging: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint, TensorSource
+from dflash_compile.export.draft_head import drafter_tensors
 from dflash_compile.export.graph import Owner
 from dflash_compile.export.pairing import Pairing, pair
 from dflash_compile.runtime.errors import UsageError
@@ -31,7 +32,7 @@ class Models:
     @property
     def sources(self) -> Mapping[Owner, TensorSource]:
         """Where weights are read."""
-        return {"target": self.target.tensors, "drafter": self.drafter.tensors}
+        return {"target": self.target.tensors, "drafter": drafter_tensors(self.drafter, self.target)}
 
 
 def decide(target: TargetCheckpoint, drafter: DrafterCheckpoint, options: BuildOptions) -> Models:

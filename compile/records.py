@@ -10,6 +10,7 @@ from dflash_compile.export.signature import Port, Signature
 from dflash_compile.export.spec import DrafterSpec, TargetSpec
 from dflash_compile.export.text import template_hash
 from dflash_compile.runtime.bundle.manifest import (
+    DraftVocabularyRecord,
     GraphRecord,
     Manifest,
     ModelRecord,
@@ -22,7 +23,7 @@ from dflash_compile.runtime.bundle.manifest import (
 from .models import Models
 from .options import BuildOptions
 
-TOKENIZER, TEMPLATE = "tokenizer/tokenizer.json", "tokenizer/chat_template.jinja"
+TOKENIZER, TEMPLATE, VOCABULARY = "tokenizer/tokenizer.json", "tokenizer/chat_template.jinja", "drafter/token_ids.bin"
 
 
 def graph_record(signature: Signature, file: str, rows: int | None = None) -> GraphRecord:
@@ -59,7 +60,11 @@ def manifest_of(
         target=_model(models.target.spec, models.target.spec.family, options.precision, graphs["target"], models.target.files),
         drafter=_model(models.drafter.spec, models.drafter.spec.dialect, options.precision, graphs["drafter"], models.drafter.files),
         pairing=PairingRecord(
-            taps=list(models.drafter.spec.taps), block=models.block, mask_id=models.drafter.spec.mask_id, template_sha256=models.pairing.template_sha256
+            taps=list(models.drafter.spec.taps),
+            block=models.block,
+            mask_id=models.drafter.spec.mask_id,
+            template_sha256=models.pairing.template_sha256,
+            draft_vocabulary=_draft_vocabulary(models),
         ),
         text=_text(models),
         requires=requires,
@@ -83,6 +88,11 @@ def _model(spec: TargetSpec | DrafterSpec, family: str, precision: str, graphs: 
         graphs=graphs,
         sources=dict(sorted(files.items())),
     )
+
+
+def _draft_vocabulary(models: Models) -> DraftVocabularyRecord | None:
+    vocabulary = models.drafter.vocabulary
+    return None if vocabulary is None else DraftVocabularyRecord(size=len(vocabulary.ids), file=VOCABULARY)
 
 
 def _text(models: Models) -> TextRecord:

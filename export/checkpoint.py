@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig
 
+    from .draft_vocabulary import DraftVocabulary
     from .spec import DrafterSpec, TargetSpec
 
 
@@ -71,6 +72,8 @@ class DrafterCheckpoint:
     """`text.vocabulary_hash` of the tokenizer it was trained with, where the checkpoint records one"""
     template_hash: str | None = None
     """`text.template_hash` of the chat template it was trained with, where the checkpoint records one"""
+    vocabulary: DraftVocabulary | None = None
+    """the tokens it can propose, where they are not all of the target's; `spec.draft_vocab` of them"""
 
     def read(self, name: str) -> Any:
         """The whole tensor `name` (torch)."""

@@ -30,17 +30,18 @@ class InjectGraph(nn.Module):
 
 
 class DraftGraph(nn.Module):
-    """One block of proposals: the target's embedding, the draft layers, the target's head."""
+    """One block of proposals: the target's embedding, the draft layers, a head over the tokens that can be proposed."""
 
     def __init__(self, drafter: DflashV1, rotary: RotaryTables, vocab: int) -> None:
+        """`vocab` is the target's; the head has as many rows, or those of the drafter's reduced vocabulary."""
         super().__init__()
         self.drafter, self.rotary = drafter, rotary
         width = drafter.spec.hidden
         self.embedding = nn.Parameter(torch.empty(vocab, width), requires_grad=False)
-        self.head = nn.Parameter(torch.empty(vocab, width), requires_grad=False)
+        self.head = nn.Parameter(torch.empty(drafter.spec.draft_vocab or vocab, width), requires_grad=False)
 
     def forward(self, block: torch.Tensor, position: torch.Tensor, *caches: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """block int32 [1, B] (anchor, then masks): logits [1, B - 1, V] of the rows after the anchor, updated caches."""
+        """block int32 [1, B] (anchor, then masks): logits [1, B - 1, head rows] of the rows after the anchor, updated caches."""
         attend = CachedAttend(self.drafter.spec, self.rotary.cos, self.rotary.sin, position, list(caches))
         hidden = self.drafter(F.embedding(block, self.embedding), attend)
         return F.linear(hidden[:, 1:], self.head), *attend.caches

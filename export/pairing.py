@@ -141,6 +141,18 @@ def check_vocabulary(c: Candidates) -> str | None:
     return None
 
 
+def check_draft_vocabulary(c: Candidates) -> str | None:
+    """A reduced draft vocabulary is one of this target, and proposes what ends an answer and nothing that no answer holds."""
+    if c.drafter.vocabulary is None:
+        return None
+    ids = set(c.drafter.vocabulary.ids)
+    if c.d.mask_id in ids:
+        return f"the drafter can propose its mask token {c.d.mask_id}, which no answer holds"
+    if c.t.eos_ids and not ids & set(c.t.eos_ids):
+        return "the drafter can propose none of the target's end tokens: the last cycle of every answer is shorter than it could be"
+    return None
+
+
 def check_mask(c: Candidates) -> str | None:
     """The mask is a token of its own."""
     fix = "use the mask_token_id that the drafter's authors publish"
@@ -242,6 +254,7 @@ CHECKS: tuple[Callable[[Candidates], str | None], ...] = (
     check_hidden,
     check_context_projection,
     check_vocabulary,
+    check_draft_vocabulary,
     check_tokenizer,
     check_mask,
     check_block,

@@ -73,6 +73,7 @@ def inject_signature(layers: int, kv_heads: int, head_dim: int, length: int, tap
 def draft_signature(layers: int, kv_heads: int, head_dim: int, length: int, vocab: int, rows: Dim = "rows", dtype: Dtype = "float32") -> Signature:
     """`rows` block tokens (anchor, then masks) in; logits of every row but the anchor's out.
 
+    `vocab` is the number of tokens that can be proposed: logit i is that of row i of the head.
     The block's K/V land in the draft cache at `position` and are overwritten by the next inject.
     """
     cache_in, cache_out = _cache_ports(layers, kv_heads, length, head_dim, dtype)

@@ -67,5 +67,7 @@ class DrafterSpec:
     """per draft layer: sliding window in tokens, or None for full attention"""
     causal: tuple[bool, ...] = ()
     """per draft layer: rows of a block see only rows before them"""
+    draft_vocab: int | None = None
+    """rows of a draft head over some of the target's tokens; None for the target's whole head"""
     evidence: Mapping[str, str] = field(default_factory=dict)
     """for every field, the key (or rule) it was read from"""

@@ -61,9 +61,9 @@ def trace_inject(checkpoint: DrafterCheckpoint, target: TargetSpec, context: int
 
 
 def trace_draft(checkpoint: DrafterCheckpoint, target: TargetSpec, context: int, rows: int | None = None) -> Graph:
-    """Proposals for a block of `rows` (None: any number from 2), with the target's embedding and head."""
+    """Proposals for a block of `rows` (None: any number from 2), with the target's embedding and its head or the drafter's reduced one."""
     spec = checkpoint.spec
-    signature = draft_signature(spec.layers, spec.kv_heads, spec.head_dim, context, target.vocab, rows or "rows")
+    signature = draft_signature(spec.layers, spec.kv_heads, spec.head_dim, context, spec.draft_vocab or target.vocab, rows or "rows")
     return _trace_drafter(checkpoint, target, context, signature, lambda model, rotary: DraftGraph(model, rotary, target.vocab))
 
 
@@ -84,8 +84,10 @@ def _trace_drafter(
         program = _export(module, signature, fake)
 
     def owner(name: str) -> WeightRef:
-        if name in ("embedding", "head"):
-            return target_weight(target, EMBEDDING if name == "embedding" else HEAD)
+        if name == "embedding":
+            return target_weight(target, EMBEDDING)
+        if name == "head":
+            return target_weight(target, HEAD) if checkpoint.spec.draft_vocab is None else WeightRef("drafter", HEAD)
         tensor = name.removeprefix("drafter.")
         return WeightRef("drafter", tensor, exact=tensor in _EXACT)
 

@@ -26,7 +26,7 @@ from dflash_compile.export.graph import Graph
 from dflash_compile.export.hooks import hooked
 from dflash_compile.export.rope import RotaryTables, drafter_tables, rotary_tables
 from dflash_compile.export.signature import Signature
-from dflash_compile.export.skeleton import EMBEDDING
+from dflash_compile.export.skeleton import EMBEDDING, HEAD
 from dflash_compile.export.target import VerificationTarget
 from dflash_compile.export.trace import target_weight
 
@@ -100,8 +100,16 @@ def torch_target(checkpoint: TargetCheckpoint, signature: Signature, taps: tuple
 def draft_module(checkpoint: DrafterCheckpoint, width: int) -> DflashV1:
     """The drafter with its weights; `width` is that of the concatenated taps."""
     model = DflashV1(checkpoint.spec, width).eval()
-    model.load_state_dict({name: checkpoint.read(name).float() for name in checkpoint.tensors.shapes()})
+    model.load_state_dict({name: checkpoint.read(name).float() for name in checkpoint.tensors.shapes() if name != HEAD})
     return model
+
+
+def draft_head(drafter: DrafterCheckpoint, target: TargetCheckpoint) -> torch.Tensor:
+    """The head that drafts: the drafter's own, or the target's whole, or its rows for the tokens that can be proposed."""
+    if HEAD in drafter.tensors.shapes():
+        return drafter.read(HEAD).float()
+    whole = target.read(target_weight(target.spec, HEAD).tensor).float()
+    return whole if drafter.vocabulary is None else whole[list(drafter.vocabulary.ids)]
 
 
 @contextmanager
@@ -111,7 +119,7 @@ def torch_drafter(drafter: DrafterCheckpoint, target: TargetCheckpoint, signatur
     tables = RotaryTables(*drafter_tables(drafter.spec, context))
     draft = DraftGraph(model, tables, target.spec.vocab)
     draft.embedding.data = target.read(EMBEDDING).float()
-    draft.head.data = target.read(target_weight(target.spec, "lm_head.weight").tensor).float()
+    draft.head.data = draft_head(drafter, target)
     with ExitStack() as stack:
         stack.enter_context(semantic_norms())
         modules: dict[str, torch.nn.Module] = {"inject": InjectGraph(model, tables), "draft": draft}

@@ -1,4 +1,4 @@
-"""Tiny random checkpoints on disk: a llama or qwen3 target with a real byte-level tokenizer, and a z-lab v1 drafter that fits it.
+"""Tiny random checkpoints on disk: a llama or qwen3 target with a real byte-level tokenizer, and drafters that fit it, z-lab v1 or speculators.
 
 Written with transformers and safetensors alone, so that tests of our own readers and writers do not test themselves.
 """
@@ -6,6 +6,7 @@ Written with transformers and safetensors alone, so that tests of our own reader
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -163,4 +164,69 @@ def write_drafter(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     save_file(drafter_tensors(config, seed), folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def speculators_config(plain: dict[str, Any], draft_vocab: int) -> dict[str, Any]:
+    """The `config.json` that speculators 0.9.0 with transformers 5.24 writes for the drafter of the z-lab config `plain`."""
+    layers = ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings")
+    layers += ("num_hidden_layers", "hidden_act", "rms_norm_eps", "attention_bias", "layer_types")
+    greedy = {"accept_tolerance": 0.0, "proposal_type": "greedy", "speculative_tokens": plain["block_size"] - 1, "verifier_accept_k": 1}
+    return {
+        "architectures": ["DFlashDraftModel"],
+        "auto_map": {"": "config.DFlashSpeculatorConfig"},
+        "aux_hidden_state_layer_ids": [tap + 1 for tap in plain["dflash_config"]["target_layer_ids"]],
+        "block_size": plain["block_size"],
+        "draft_vocab_size": draft_vocab,
+        "dtype": "float32",
+        "mask_token_id": plain["dflash_config"]["mask_token_id"],
+        "sample_from_anchor": False,
+        "sliding_window_non_causal": False,
+        "speculators_config": {
+            "algorithm": "dflash",
+            "default_proposal_method": "greedy",
+            "proposal_methods": [greedy],
+            "verifier": {"architectures": ["LlamaForCausalLM"], "name_or_path": None},
+        },
+        "speculators_model_type": "dflash",
+        "speculators_version": "0.9.0",
+        "target_hidden_size": None,
+        "tie_word_embeddings": False,
+        "transformer_layer_config": {name: plain[name] for name in layers}
+        | {"model_type": "qwen3", "attention_dropout": 0.0, "use_sliding_window": False, "sliding_window": None, "max_window_layers": 28}
+        | {"rope_parameters": {"rope_theta": plain["rope_theta"], "rope_type": "default"}, "tie_word_embeddings": False, "use_cache": True}
+        | {"transformers_version": "5.24.0", "initializer_range": 0.02, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None},
+        "transformers_version": "5.24.0",
+    }
+
+
+def write_speculators(
+    folder: Path,
+    target_dir: Path,
+    ids: Sequence[int],
+    *,
+    own_head: bool = True,
+    block: int = 8,
+    taps: tuple[int, ...] = (0, 1),
+    seed: int = 0,
+    **overrides: Any,
+) -> Path:
+    """A random drafter in the speculators layout that proposes the target's tokens `ids`; `range(VOCAB)` needs no maps.
+
+    With `own_head` its head is random, else it is the target's rows and left out.
+    """
+    plain = drafter_config(target_dir, layers=2, block=block, taps=taps, mask_id=MASK, **overrides)
+    vocab, tensors = plain["vocab_size"], drafter_tensors(plain, seed)
+    config = speculators_config(plain, len(ids))
+    if len(ids) != vocab:
+        members = torch.zeros(vocab, dtype=torch.bool)
+        members[list(ids)] = True
+        tensors |= {"d2t": torch.tensor([token - row for row, token in enumerate(ids)]), "t2d": members}
+        if own_head:
+            tensors["lm_head.weight"] = torch.randn(len(ids), plain["hidden_size"], generator=torch.Generator().manual_seed(seed + 1)) * 0.1
+        else:
+            config["lm_head_from_target"] = True
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return folder

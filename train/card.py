@@ -5,24 +5,27 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from dflash_compile.export.checkpoint import TargetCheckpoint
+from dflash_compile.export.draft_vocabulary import DraftVocabulary
 from dflash_compile.export.spec import DrafterSpec
 
 from .evaluate import Acceptance
 from .raw_text import TAG
 from .trainer import Trainer
+from .vocabulary import coverage
 
 
-def card(checkpoint: TargetCheckpoint, trainer: Trainer, spec: DrafterSpec, acceptance: Acceptance) -> str:
+def card(checkpoint: TargetCheckpoint, trainer: Trainer, spec: DrafterSpec, acceptance: Acceptance, vocabulary: DraftVocabulary | None = None) -> str:
     """README of the trained drafter: how it was made and what it does."""
     options, clock = trainer.options, trainer.clock
     kept = sum(entry.length - entry.prompt for _, entry in trainer.corpus.train if entry.tag != TAG)
     plain = sum(entry.length for _, entry in trainer.corpus.train if entry.tag == TAG)
+    layout = "z-lab v1" if vocabulary is None else "speculators"
     positions = ", ".join(f"{share:.2f}" for share in acceptance.by_position)
     sources = "\n".join(f"- `{name}`: sha256 `{digest}`" for name, digest in sorted(checkpoint.files.items()))
     settings = "\n".join(f"- {name}: {value}" for name, value in asdict(options).items() if value is not None)
     return f"""# {spec.name}
 
-A DFlash drafter (z-lab v1 layout) for exactly one target, **{checkpoint.spec.name}**, trained by `dflash-compile train`.
+A DFlash drafter ({layout} layout) for exactly one target, **{checkpoint.spec.name}**, trained by `dflash-compile train`.
 
 | | |
 |---|---|
@@ -30,6 +33,7 @@ A DFlash drafter (z-lab v1 layout) for exactly one target, **{checkpoint.spec.na
 | block | {spec.block} rows (the anchor and {spec.block - 1} proposals) |
 | taps (output of 0-based layer) | {list(spec.taps)} of {spec.target_layers} |
 | mask token id | {spec.mask_id} |
+| can propose | {_proposed(trainer, vocabulary)} |
 | trained on | {kept} response tokens of the target itself and {plain} of plain text, {len(trainer.corpus.train)} sequences |
 | optimisation | {clock.step} steps, {clock.rows} block rows, {clock.seconds / 3600:.2f} hours |
 | held-out τ | {acceptance.tau:.3f} tokens a cycle over {len(trainer.held_out)} sequences never trained on, by walking them in torch |
@@ -46,3 +50,10 @@ four in five are greedy. Weights start from the target's last layers. Chat templ
 
 {settings}
 """
+
+
+def _proposed(trainer: Trainer, vocabulary: DraftVocabulary | None) -> str:
+    if vocabulary is None:
+        return "any token of the target"
+    share = coverage(trainer.corpus.token_counts(responses_only=True), vocabulary.ids)
+    return f"{len(vocabulary.ids)} of {vocabulary.vocab} tokens, {share:.1%} of the response tokens trained on; the head is the target's rows for them"

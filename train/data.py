@@ -36,13 +36,18 @@ class Corpus:
         rows = slice(entry.start, entry.start + entry.length)
         return tokens[rows], features[rows], entry.prompt
 
-    def frequent_tokens(self, count: int) -> torch.Tensor:
-        """Ids of the `count` most frequent response tokens of the training part, sorted, int64."""
+    def token_counts(self, responses_only: bool = False) -> Counter[int]:
+        """How often each token of the training part was said after its prompt; with `responses_only`, plain text is left out."""
         counts: Counter[int] = Counter()
         for item in self.train:
-            tokens, _, prompt = self.triple(item)
-            counts.update(tokens[prompt:].tolist())
-        return torch.tensor(sorted(token for token, _ in counts.most_common(count)), dtype=torch.long)
+            if not (responses_only and item[1].tag == TAG):
+                tokens, _, prompt = self.triple(item)
+                counts.update(tokens[prompt:].tolist())
+        return counts
+
+    def frequent_tokens(self, count: int) -> torch.Tensor:
+        """Ids of the `count` most frequent response tokens of the training part, sorted, int64."""
+        return torch.tensor(sorted(token for token, _ in self.token_counts().most_common(count)), dtype=torch.long)
 
     def batch(self, step: int, seed: int, sequences: int, anchors: int, block: int) -> BlockBatch:
         """The batch of `step`: the same for the same arguments, so that a resumed run continues the same stream.

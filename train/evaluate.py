@@ -6,7 +6,7 @@ the leading proposals that equal the sequence, move on by one more. τ = tokens 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -47,10 +47,12 @@ def matches(
     prompt: int,
     block: int,
     dtype: torch.dtype = torch.bfloat16,
+    relabel: Callable[[torch.Tensor], torch.Tensor] = lambda labels: labels,
 ) -> torch.Tensor:
     """Accepted proposals at every possible anchor of one sequence, int64 [length - 1 - prompt].
 
-    `dtype` is what the drafter computes in: bfloat16 by autocast, or float32. Tensors may lie on any one device.
+    `dtype` is what the drafter computes in: bfloat16 by autocast, or float32. Tensors may lie on any one device. `relabel`
+    turns tokens into rows of `head`, or into `IGNORED` where there is none.
     """
     device = embedding.device
     anchors = torch.arange(prompt, len(tokens) - 1)
@@ -58,7 +60,7 @@ def matches(
     accepted = []
     for part in range(0, len(anchors), 64):
         some = anchors[part : part + 64]
-        wanted = labels[part : part + 64].to(device)
+        wanted = relabel(labels[part : part + 64].to(device))
         parts = (features[None, : int(some[-1])], some[None], tokens.long()[some][None])
         context, places, anchor_tokens = (t.to(device) for t in parts)
         batch = BlockBatch(context, places, anchor_tokens, wanted[None])
@@ -83,12 +85,17 @@ def walk(accepted: torch.Tensor, block: int) -> Acceptance:
 
 
 def evaluate(
-    model: DflashV1, embedding: torch.Tensor, head: torch.Tensor, sequences: Iterable[tuple[torch.Tensor, torch.Tensor, int]], block: int
+    model: DflashV1,
+    embedding: torch.Tensor,
+    head: torch.Tensor,
+    sequences: Iterable[tuple[torch.Tensor, torch.Tensor, int]],
+    block: int,
+    relabel: Callable[[torch.Tensor], torch.Tensor] = lambda labels: labels,
 ) -> Acceptance:
-    """Acceptance over (tokens, features, prompt length) triples. `head` [V, H] is the target's output head."""
+    """Acceptance over (tokens, features, prompt length) triples. `head` [V, H] is the target's output head, or some of its rows: see `matches`."""
     was_training = model.training
     model.eval()
-    walks = [walk(matches(model, embedding, head, t, f, p, block), block) for t, f, p in sequences]
+    walks = [walk(matches(model, embedding, head, t, f, p, block, relabel=relabel), block) for t, f, p in sequences]
     model.train(was_training)
     reached = tuple(sum(column) for column in zip(*(w.reached for w in walks), strict=True))
     return Acceptance(sum(w.tokens for w in walks), sum(w.cycles for w in walks), reached)

@@ -39,6 +39,8 @@ class TrainOptions:
     loss_vocabulary: int = 8192
     """most frequent response tokens the loss is normalised over; the last `full_share` of the run uses the whole vocabulary"""
     full_share: float = 0.1
+    draft_vocabulary: int | None = None
+    """tokens the drafter can propose: the most frequent response tokens, and those that end an answer; None for all"""
     soft_share: float = 0.5
     """how much of the loss is against the target's own distribution; the rest is against the token it said"""
     held_out: int = 40
@@ -56,6 +58,8 @@ class TrainOptions:
             raise UsageError(f"block must be between 2 and 64 rows, not {self.block}", where="training option block")
         if self.held_out < 2:
             raise UsageError("held_out must be at least 2: with 1 nothing is left to train on", where="training option held_out")
+        if self.draft_vocabulary is not None and self.draft_vocabulary < 1:
+            raise UsageError(f"draft_vocabulary must be at least 1, not {self.draft_vocabulary}", where="training option draft_vocabulary")
         if self.text_tokens < 0:
             raise UsageError(f"text_tokens must not be negative, not {self.text_tokens}", where="training option text_tokens")
         for name in ("minutes", "learning_rate"):

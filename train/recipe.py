@@ -13,7 +13,9 @@ import torch
 
 from dflash_compile.export.checkpoint import TargetCheckpoint
 from dflash_compile.export.dflash_v1 import DflashV1
-from dflash_compile.export.drafters.zlab_v1 import TRAINED_WITH, save
+from dflash_compile.export.draft_vocabulary import DraftVocabulary
+from dflash_compile.export.drafter_folder import TRAINED_WITH
+from dflash_compile.export.drafters import speculators, zlab_v1
 from dflash_compile.export.spec import DrafterSpec, TargetSpec
 from dflash_compile.export.text import template_hash, vocabulary_hash
 from dflash_compile.export.torch_model import load_model
@@ -29,6 +31,7 @@ from .raw_text import TAG, add_raw_text
 from .responses import ChatFrame, ResponsePlan, ResponseWriter
 from .teacher import Teacher
 from .trainer import Trainer, TrainEvent
+from .vocabulary import check_size, choose_vocabulary
 from .warm_start import warm_start
 
 PROMPT_ROOM = 320
@@ -49,7 +52,7 @@ class TrainProgress:
 def drafter_spec(target: TargetSpec, options: TrainOptions, mask_id: int, bias: bool = False) -> DrafterSpec:
     """The drafter to train for `target`: its own shapes, so that its last layers can start it. `bias`: its projections have one."""
     return DrafterSpec(
-        dialect="zlab_v1",
+        dialect="zlab_v1" if options.draft_vocabulary is None else "speculators",
         name=f"{target.name}-dflash",
         layers=options.layers,
         hidden=target.hidden,
@@ -67,6 +70,7 @@ def drafter_spec(target: TargetSpec, options: TrainOptions, mask_id: int, bias: 
         dtype="bfloat16",
         target_layers=target.layers,
         attention_bias=bias,
+        draft_vocab=options.draft_vocabulary,
     )
 
 
@@ -133,7 +137,10 @@ def _generate(checkpoint: TargetCheckpoint, store: FeatureStore, spec: DrafterSp
     writer.run(lambda done, total: report(TrainProgress("responses", done, total, f"{len(store.entries)} sequences")))
 
 
-def _trainer(checkpoint: TargetCheckpoint, stores: list[FeatureStore], spec: DrafterSpec, options: TrainOptions, state: Path) -> Trainer:
+def _trainer(
+    checkpoint: TargetCheckpoint, stores: list[FeatureStore], spec: DrafterSpec, options: TrainOptions, state: Path
+) -> tuple[Trainer, DraftVocabulary | None]:
+    """The trainer, and the tokens that its drafter can propose where those are not all."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     target = load_model(checkpoint, torch.float32)
     torch.manual_seed(options.seed)
@@ -141,12 +148,19 @@ def _trainer(checkpoint: TargetCheckpoint, stores: list[FeatureStore], spec: Dra
     corpus = Corpus(stores, options.held_out)
     if not corpus.train:
         raise UsageError("the feature folder holds no sequence to train on", fix="ask for more --response-tokens")
+    vocabulary = _vocabulary(checkpoint.spec, corpus, options, spec.mask_id)
     tokens, _, _ = corpus.triple(corpus.train[0])
     warm_start(model, target, tokens.long()[None])
     head: torch.Tensor = target.get_output_embeddings().weight.to(device)
     embedding: torch.Tensor = target.get_input_embeddings().get_parameter("weight").to(device)
     teacher = Teacher(target, spec.taps).low(device)
-    return Trainer(model.to(device), embedding, head, corpus, options, state, teacher)
+    ids = None if vocabulary is None else torch.tensor(vocabulary.ids)
+    return Trainer(model.to(device), embedding, head, corpus, options, state, teacher, ids), vocabulary
+
+
+def _vocabulary(target: TargetSpec, corpus: Corpus, options: TrainOptions, mask_id: int) -> DraftVocabulary | None:
+    size = options.draft_vocabulary
+    return None if size is None else choose_vocabulary(corpus.token_counts(responses_only=True), size, target, mask_id)
 
 
 def identity(checkpoint: TargetCheckpoint) -> str:
@@ -164,7 +178,7 @@ def train(
     force: bool = False,
     on_progress: Callable[[TrainProgress], None] = lambda progress: None,
 ) -> Path:
-    """Train a drafter for `checkpoint` and save it, in the z-lab layout with a card, to `output`.
+    """Train a drafter for `checkpoint` and save it with a card to `output`: in the z-lab layout, or with a reduced vocabulary in that of speculators.
 
     `work` keeps features and the training state: a second call with the same folder resumes. `extra_features` are further
     feature folders of the same target and taps. Raises `UsageError` for options that cannot work, or when `output` exists and
@@ -178,12 +192,14 @@ def train(
             raise UsageError("there is no such feature folder", where=str(folder), fix="give the `features` folder of another run's --work")
     mask_id = choose_mask_id(checkpoint.text.tokenizer_json, checkpoint.spec, options.mask_id)
     spec = drafter_spec(checkpoint.spec, options, mask_id, bool(getattr(checkpoint.config, "attention_bias", False)))
+    if options.draft_vocabulary is not None:
+        check_size(options.draft_vocabulary, checkpoint.spec)
     width = len(spec.taps) * checkpoint.spec.hidden
     owner = identity(checkpoint)
     store = FeatureStore(work / "features", width, spec.taps, owner)
     _generate(checkpoint, store, spec, options, on_progress)
     stores = [store, *(FeatureStore(folder, width, spec.taps, owner) for folder in extra_features)]
-    trainer = _trainer(checkpoint, stores, spec, options, work / "state.safetensors")
+    trainer, vocabulary = _trainer(checkpoint, stores, spec, options, work / "state.safetensors")
     log = (work / "log.jsonl").open("a")
     last: list[Acceptance] = []
 
@@ -204,5 +220,8 @@ def train(
     tensors = {name: p.detach().cpu().to(torch.bfloat16) for name, p in trainer.model.named_parameters()}
     text = checkpoint.text
     trained_with = {"vocabulary_sha256": vocabulary_hash(text.tokenizer_json), "template_sha256": template_hash(text.chat_template)}
-    readme = card(checkpoint, trainer, spec, acceptance).encode()
-    return save(spec, tensors, output, {TRAINED_WITH: trained_with}, extra_files={"README.md": readme}, replace=force)
+    files = {"README.md": card(checkpoint, trainer, spec, acceptance, vocabulary).encode()}
+    if vocabulary is None:
+        return zlab_v1.save(spec, tensors, output, {TRAINED_WITH: trained_with}, extra_files=files, replace=force)
+    # The head stays the target's, so its rows need not be stored again.
+    return speculators.save(spec, tensors, vocabulary, output, {TRAINED_WITH: trained_with}, extra_files=files, replace=force)

@@ -97,10 +97,12 @@ class Trainer:
         options: TrainOptions,
         state: Path,
         teacher: Teacher | None = None,
+        draft_ids: torch.Tensor | None = None,
     ) -> None:
         """`embedding`, `head` [V, H] float32 on the model's device; `state` is the checkpoint file, resumed from when it exists.
 
-        Without a `teacher` the loss knows only the tokens that were said.
+        Without a `teacher` the loss knows only the tokens that were said. `draft_ids` int64, sorted, are the only tokens that can be
+        proposed, where those are not all.
         """
         self.model, self.corpus, self.options, self.state, self.teacher = model, corpus, options, state, teacher
         self.device = embedding.device
@@ -108,8 +110,10 @@ class Trainer:
         self.optimiser = torch.optim.AdamW(model.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay, betas=(0.9, 0.95))
         self.clock = load_state(state, model, self.optimiser) if state.exists() else Clock()
         low = self.head.to(torch.bfloat16)
+        self.whole = Vocabulary(low, None if draft_ids is None else draft_ids.to(self.device))
         self.frequent = Vocabulary(low, corpus.frequent_tokens(options.loss_vocabulary).to(self.device))
-        self.whole = Vocabulary(low, None)
+        if draft_ids is not None:
+            self.frequent = self.whole  # what cannot be proposed is no part of the loss
         self.held_out = [corpus.triple(item) for item in corpus.test[:48]]
         if not self.held_out:
             raise UsageError("no sequence is left to measure τ on", where="training option held_out", fix="generate more responses, or lower held_out")
@@ -139,7 +143,7 @@ class Trainer:
 
     def acceptance(self) -> Acceptance:
         """τ and acceptance by position on the held-out sequences."""
-        return evaluate(self.model, self.embedding, self.head.to(torch.bfloat16), self.held_out, self.options.block)
+        return evaluate(self.model, self.embedding, self.whole.head, self.held_out, self.options.block, self.whole.labels)
 
     def run(self, on_event: Callable[[TrainEvent], None] = lambda event: None) -> None:
         """Train to the end of the schedule. Interrupting loses at most `checkpoint_seconds` of work."""

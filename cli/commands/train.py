@@ -28,6 +28,9 @@ def command(
     steps: Annotated[int | None, typer.Option("--steps", help="Optimiser steps.")] = None,
     minutes: Annotated[float | None, typer.Option("--minutes", help="Train for this long instead of --steps.")] = None,
     learning_rate: Annotated[float | None, typer.Option("--learning-rate", help="At its peak.")] = None,
+    draft_vocabulary: Annotated[
+        int | None, typer.Option("--draft-vocabulary", metavar="N", help="Tokens the drafter can propose, the most frequent ones; all by default.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a drafter that is there.")] = False,
     seed: Annotated[int | None, typer.Option("--seed", help="Of prompts, anchors and their order.")] = None,
 ) -> Report:
@@ -48,6 +51,7 @@ def command(
         "steps": steps,
         "minutes": minutes,
         "learning_rate": learning_rate,
+        "draft_vocabulary": draft_vocabulary,
         "seed": seed,
     }
     options = TrainOptions(**{name: value for name, value in given.items() if value is not None})

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dflash_compile.runtime.errors import CheckpointError
-
 from ..files import section
 from ..spec import DrafterSpec
+from ._reader import Reader, count, flag, index, indices, mapping, positive
 
 DIALECT = "zlab_v1"
 INSIDE = "dflash_config"
@@ -24,64 +22,12 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
 KINDS = ("full_attention", "sliding_attention")
 
 
-class Reader:
-    """Typed look-ups in a config that remember where each value came from."""
-
-    def __init__(self, raw: Mapping[str, Any], path: Path) -> None:
-        self.raw, self.path = raw, path
-        self.inside = section(raw.get(INSIDE))
-        self.evidence: dict[str, str] = {}
-
-    def places(self, key: str) -> dict[str, Any]:
-        """Every place that has `key`, with its value."""
-        found = {f"{INSIDE}.{key}": self.inside.get(key), key: self.raw.get(key)}
-        return {place: value for place, value in found.items() if value is not None}
-
-    def optional(self, field: str, key: str) -> Any:
-        """The value of `key`, inside `dflash_config` or at the top level, or None. Raises `CheckpointError` when the two differ."""
-        found = self.places(key)
-        if len(found) == 2 and found[key] != found[f"{INSIDE}.{key}"]:
-            raise self.fault(
-                key,
-                f"{key} is given twice and differs",
-                ", ".join(f"{place} = {value}" for place, value in found.items()),
-                "keep the value the drafter was trained with",
-            )
-        for place, value in found.items():
-            self.evidence[field] = place
-            return value
-        return None
-
-    def required(self, field: str, key: str, parse: Callable[[Any], Any]) -> Any:
-        """`parse` of the value of `key`. Raises `CheckpointError` when it is missing or `parse` refuses it."""
-        value = self.optional(field, key)
-        if value is None:
-            raise self.fault(
-                key,
-                f"the drafter's configuration lacks {key}",
-                "a guess would run and quietly accept almost nothing",
-                f"add {key} to config.json as its authors publish it",
-            )
-        return self.parsed(key, value, parse)
-
-    def parsed(self, key: str, value: Any, parse: Callable[[Any], Any]) -> Any:
-        """`parse(value)`, with a refusal turned into a `CheckpointError`."""
-        try:
-            return parse(value)
-        except ValueError as error:
-            raise self.fault(key, f"{key} cannot be {value!r}", str(error), "take config.json from the drafter's original repository") from None
-
-    def fault(self, key: str, what: str, why: str, fix: str) -> CheckpointError:
-        """An error located at `key` of this config."""
-        return CheckpointError(what, where=f"{self.path / 'config.json'}: {key}", why=why, fix=fix)
-
-
 def read_spec(raw: Mapping[str, Any], path: Path, dtype: str) -> DrafterSpec:
     """The spec in config `raw` of the drafter in `path`, whose tensors are stored as `dtype`.
 
     Raises `CheckpointError` for a missing, malformed or contradictory key.
     """
-    reader = Reader(raw, path)
+    reader = Reader(raw, path, INSIDE)
     for key, neutral in NEUTRAL.items():
         for place, value in reader.places(key).items():
             if value not in neutral:
@@ -91,32 +37,37 @@ def read_spec(raw: Mapping[str, Any], path: Path, dtype: str) -> DrafterSpec:
                     "z-lab v1 drafters do without it; ignoring it would change the output",
                     "use a z-lab v1 drafter",
                 )
-    layers = reader.required("layers", "num_hidden_layers", _count)
+    layers = reader.required("layers", "num_hidden_layers", count)
     windows, causal = _attention(reader, layers)
     target_layers = reader.optional("target_layers", "num_target_layers")
     bias = reader.optional("attention_bias", "attention_bias")
     theta, scaling = _rope(reader)
-    reader.evidence |= {"dialect": "architectures", "name": "folder name", "dtype": "header of fc.weight"}
+    reader.evidence |= {
+        "dialect": "architectures",
+        "name": "folder name",
+        "dtype": "header of fc.weight",
+        "draft_vocab": "z-lab v1 drafts with the target's whole head",
+    }
     return DrafterSpec(
         dialect=DIALECT,
         name=path.name,
         layers=layers,
-        hidden=reader.required("hidden", "hidden_size", _count),
-        heads=reader.required("heads", "num_attention_heads", _count),
-        kv_heads=reader.required("kv_heads", "num_key_value_heads", _count),
-        head_dim=reader.required("head_dim", "head_dim", _count),
-        intermediate=reader.required("intermediate", "intermediate_size", _count),
-        vocab=reader.required("vocab", "vocab_size", _count),
-        max_positions=reader.required("max_positions", "max_position_embeddings", _count),
-        block=reader.required("block", "block_size", _count),
-        mask_id=reader.required("mask_id", "mask_token_id", _index),
-        taps=reader.required("taps", "target_layer_ids", _indices),
-        rms_eps=reader.required("rms_eps", "rms_norm_eps", _positive),
+        hidden=reader.required("hidden", "hidden_size", count),
+        heads=reader.required("heads", "num_attention_heads", count),
+        kv_heads=reader.required("kv_heads", "num_key_value_heads", count),
+        head_dim=reader.required("head_dim", "head_dim", count),
+        intermediate=reader.required("intermediate", "intermediate_size", count),
+        vocab=reader.required("vocab", "vocab_size", count),
+        max_positions=reader.required("max_positions", "max_position_embeddings", count),
+        block=reader.required("block", "block_size", count),
+        mask_id=reader.required("mask_id", "mask_token_id", index),
+        taps=reader.required("taps", "target_layer_ids", indices),
+        rms_eps=reader.required("rms_eps", "rms_norm_eps", positive),
         rope_theta=theta,
         dtype=dtype,
-        target_layers=None if target_layers is None else reader.parsed("num_target_layers", target_layers, _count),
+        target_layers=None if target_layers is None else reader.parsed("num_target_layers", target_layers, count),
         rope_scaling=scaling,
-        attention_bias=bias is not None and reader.parsed("attention_bias", bias, _flag),
+        attention_bias=bias is not None and reader.parsed("attention_bias", bias, flag),
         windows=windows,
         causal=causal,
         evidence=reader.evidence,
@@ -177,12 +128,12 @@ def _attention(reader: Reader, layers: int) -> tuple[tuple[int | None, ...], tup
     if causal is None:
         reader.evidence["causal"] = "no is_causal: sliding layers are causal, full ones are not"
         return tuple(window if slides else None for slides in sliding), sliding
-    return tuple(window if slides else None for slides in sliding), (reader.parsed("is_causal", causal, _flag),) * layers
+    return tuple(window if slides else None for slides in sliding), (reader.parsed("is_causal", causal, flag),) * layers
 
 
 def _slides(reader: Reader) -> bool:
     value = reader.raw.get("use_sliding_window")
-    return value is not None and bool(reader.parsed("use_sliding_window", value, _flag))
+    return value is not None and bool(reader.parsed("use_sliding_window", value, flag))
 
 
 def _window(reader: Reader) -> int:
@@ -194,7 +145,7 @@ def _window(reader: Reader) -> int:
             "whether the window applies would be a guess",
             'add "use_sliding_window": true',
         )
-    size: int = reader.required("windows", "sliding_window", _count)
+    size: int = reader.required("windows", "sliding_window", count)
     return size
 
 
@@ -202,7 +153,7 @@ def _rope(reader: Reader) -> tuple[float, Mapping[str, object] | None]:
     """(theta, scaling): `rope_parameters` as transformers 5 writes it, or `rope_theta` and `rope_scaling` as before."""
     for key in ("rope_parameters", "rope_scaling"):
         if reader.raw.get(key) is not None:
-            reader.parsed(key, reader.raw[key], _object)
+            reader.parsed(key, reader.raw[key], mapping)
     parameters = section(reader.raw.get("rope_parameters"))
     scaling = dict(section(reader.raw.get("rope_scaling")) or parameters)
     inner = scaling.pop("rope_theta", None)
@@ -227,41 +178,4 @@ def _rope(reader: Reader) -> tuple[float, Mapping[str, object] | None]:
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     plain = kind == "default"
     reader.evidence["rope_scaling"] = "rope_scaling" if reader.raw.get("rope_scaling") else "rope_parameters" if parameters else "no rope_scaling"
-    return reader.parsed("rope_theta", theta, _positive), None if plain else {**scaling, "rope_type": kind}
-
-
-def _index(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError("a whole number, 0 or more, is needed")
-    return value
-
-
-def _count(value: Any) -> int:
-    if _index(value) == 0:
-        raise ValueError("a whole number, 1 or more, is needed")
-    return int(value)
-
-
-def _positive(value: Any) -> float:
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf:
-        raise ValueError("a finite number above 0 is needed")
-    return float(value)
-
-
-def _flag(value: Any) -> bool:
-    # bool("false") is True.
-    if not isinstance(value, bool) and value not in (0, 1):
-        raise ValueError("true or false is needed")
-    return bool(value)
-
-
-def _object(value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ValueError("a JSON object is needed")
-    return value
-
-
-def _indices(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list) or not value:
-        raise ValueError("a list of layer numbers is needed")
-    return tuple(_index(entry) for entry in value)
+    return reader.parsed("rope_theta", theta, positive), None if plain else {**scaling, "rope_type": kind}

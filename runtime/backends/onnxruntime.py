@@ -10,6 +10,7 @@ from typing import Any
 
 from ..bundle.manifest import GraphRecord, ModelRecord
 from ..bundle.read import Bundle
+from ..bundle.vocabulary import draft_token_ids
 from ..engines import DrafterEngine, Engines, TargetEngine
 from ..errors import BundleError, UsageError
 from . import EngineOptions
@@ -37,6 +38,7 @@ class _Maker:
     def __init__(self, library: Any, bundle: Bundle, device: str, options: Any) -> None:
         self.manifest = bundle.manifest
         self.library, self.device = library, device
+        self.draft_ids = draft_token_ids(bundle)
         self._bundle, self._options = bundle, options
 
     def graph(self, model: ModelRecord, role: str) -> Graph:
@@ -117,6 +119,7 @@ class _Drafter(DrafterEngine):
         _check_length(self._caches, maker.manifest.context)
         super().__init__(context=maker.manifest.context, block=pairing.block, widest=max(_CHUNK, pairing.block))
         self._mask_id = pairing.mask_id
+        self._ids = maker.draft_ids
         self._width = _size(self._inject.ports["taps"].shape[2])
         self._vocab = _size(self._draft.ports["logits"].shape[2])
         self._position = maker.buffer((1,), "int32")
@@ -150,7 +153,9 @@ class _Drafter(DrafterEngine):
         self._block.write((anchor,))
         self._position.write((position,))
         graph.run(key)
-        return _choices(self._logits, width - 1, self._vocab)
+        # Not by nodes of the graph: argmax there takes four times as long as numpy's (docs/benchmarks.md).
+        rows = _choices(self._logits, width - 1, self._vocab)
+        return rows if self._ids is None else [self._ids[row] for row in rows]
 
 
 def _choices(logits: Buffer, rows: int, vocab: int) -> list[int]:

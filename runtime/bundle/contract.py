@@ -35,10 +35,18 @@ def _faults(manifest: Manifest) -> Iterator[str]:
         if len(set(calls)) != len(calls):
             yield f"{name}.graphs lists a role twice at one width"
         for graph in model.graphs:
-            yield from (f"{name}.graphs: {graph.role} {fault}" for fault in _graph_faults(graph, manifest.target.vocab))
+            yield from (f"{name}.graphs: {graph.role} {fault}" for fault in _graph_faults(graph, _head_rows(manifest, graph)))
+    reduced = manifest.pairing.draft_vocabulary
+    if reduced is not None and not 1 <= reduced.size < manifest.target.vocab:
+        yield f"pairing.draft_vocabulary.size {reduced.size} is not between 1 and the vocabulary of {manifest.target.vocab}, less one"
     for name in referenced(manifest):
         if name not in manifest.files:
             yield f"{name} is used but not listed in files"
+
+
+def _head_rows(manifest: Manifest, graph: GraphRecord) -> int:
+    reduced = manifest.pairing.draft_vocabulary
+    return manifest.target.vocab if reduced is None or graph.role != "draft" else reduced.size
 
 
 def _graph_faults(graph: GraphRecord, vocab: int) -> Iterator[str]:
@@ -52,7 +60,9 @@ def _graph_faults(graph: GraphRecord, vocab: int) -> Iterator[str]:
 
 
 def referenced(manifest: Manifest) -> tuple[str, ...]:
-    """Relative paths of every file the manifest points to by use: engines, tokenizer, chat template."""
+    """Relative paths of every file the manifest points to by use: engines, tokenizer, chat template, draft vocabulary."""
     engines = (graph.file for model in (manifest.target, manifest.drafter) for graph in model.graphs)
     template = (manifest.text.chat_template,) if manifest.text.chat_template is not None else ()
-    return (*engines, manifest.text.tokenizer, *template)
+    reduced = manifest.pairing.draft_vocabulary
+    vocabulary = () if reduced is None else (reduced.file,)
+    return (*engines, manifest.text.tokenizer, *template, *vocabulary)

@@ -58,6 +58,15 @@ class ModelRecord(_Record, frozen=True, kw_only=True):
     """sha256 of every source file"""
 
 
+class DraftVocabularyRecord(_Record, frozen=True, kw_only=True):
+    """The tokens that a drafter with a reduced head can propose."""
+
+    size: int
+    """rows of the draft head"""
+    file: str
+    """their target token ids, little-endian int32 in the order of the rows, relative to the bundle"""
+
+
 class PairingRecord(_Record, frozen=True, kw_only=True):
     """The contract between the two models."""
 
@@ -67,6 +76,8 @@ class PairingRecord(_Record, frozen=True, kw_only=True):
     mask_id: int
     template_sha256: str | None
     """of the chat template the drafter was trained with, where it is known"""
+    draft_vocabulary: DraftVocabularyRecord | None = None
+    """None where the drafter proposes any token of the target"""
 
 
 class TextRecord(_Record, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from models import MASK, write_drafter, write_target
 from safetensors.torch import load_file, save_file
 
 from dflash_compile.export import open_drafter
+from dflash_compile.export.drafter_folder import TRAINED_WITH
 from dflash_compile.export.drafters import zlab_v1
 from dflash_compile.export.spec import DrafterSpec
 from dflash_compile.runtime.errors import BuildError, CheckpointError, DFlashError, UsageError
@@ -203,7 +204,7 @@ def test_a_truncated_file_is_refused(drafter: Path) -> None:
     ("change", "name"),
     [
         ({"architectures": ["DFlash2DraftModel"]}, "z-lab DFlash2"),
-        ({"speculators_model_type": "dflash"}, "speculators"),
+        ({"speculators_model_type": "dspark"}, "speculators"),
         ({"dflash_config": {"use_swa": True, "mask_token_id": 3, "target_layer_ids": [0, 1]}}, "ModelOpt"),
         ({"model_type": "muse_glimmer_assistant", "architectures": ["MuseGlimmerAssistantModel"]}, "Muse assistant"),
         ({"architectures": ["Qwen3DSparkModel"]}, "DeepSpec"),
@@ -222,7 +223,7 @@ def test_a_folder_that_is_no_drafter(target: Path) -> None:
 def test_saved_drafters_open_again_and_load_in_pypi_dflash(drafter: Path, tmp_path: Path) -> None:
     opened = open_drafter(drafter)
     weights = {name: opened.read(name) for name in opened.tensors.shapes()}
-    hashes = {zlab_v1.TRAINED_WITH: {"vocabulary_sha256": "v", "template_sha256": "t"}}
+    hashes = {TRAINED_WITH: {"vocabulary_sha256": "v", "template_sha256": "t"}}
     again = open_drafter(zlab_v1.save(opened.spec, weights, tmp_path / "saved", hashes, extra_files={"README.md": b"how it was made"}))
     assert (again.path / "README.md").read_bytes() == b"how it was made"
     assert replace(again.spec, evidence={}) == replace(opened.spec, name="saved", evidence={})
@@ -254,10 +255,11 @@ def test_saving_twice_gives_the_same_bytes(drafter: Path, tmp_path: Path) -> Non
         ({"causal": (True, False)}, {}, UsageError),
         ({"windows": (8, 16), "causal": (True, True)}, {}, UsageError),
         ({"target_layers": None}, {}, UsageError),
+        ({"draft_vocab": 64}, {}, UsageError),
         ({}, {"norm.weight": torch.ones(3)}, CheckpointError),
         ({}, {"norm.weight": torch.ones(64).bfloat16()}, CheckpointError),
     ],
-    ids=["mixed causality", "two windows", "no target layers", "wrong shape", "mixed dtypes"],
+    ids=["mixed causality", "two windows", "no target layers", "reduced vocabulary", "wrong shape", "mixed dtypes"],
 )
 def test_what_the_layout_cannot_say_is_not_written(
     drafter: Path, tmp_path: Path, change: dict[str, Any], spoil: dict[str, torch.Tensor], error: type[DFlashError]
@@ -281,7 +283,7 @@ def test_an_interrupted_save_leaves_the_old_drafter_and_nothing_else(drafter: Pa
     def fail(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(zlab_v1.json, "dumps", fail)
+    monkeypatch.setattr(json, "dumps", fail)
     with pytest.raises(KeyboardInterrupt):
         zlab_v1.save(opened.spec, {name: value + 1 for name, value in weights.items()}, place, replace=True)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["saved"]

@@ -15,7 +15,16 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from dflash_compile.runtime.bundle.manifest import GraphRecord, Manifest, ModelRecord, PairingRecord, PortRecord, RequirementRecord, TextRecord
+from dflash_compile.runtime.bundle.manifest import (
+    DraftVocabularyRecord,
+    GraphRecord,
+    Manifest,
+    ModelRecord,
+    PairingRecord,
+    PortRecord,
+    RequirementRecord,
+    TextRecord,
+)
 
 HIDDEN, HEADS, KV, DIM = 16, 2, 1, 8
 CONTEXT, BLOCK, EXACT = 96, 6, 2
@@ -196,7 +205,19 @@ def _inject_graph():
     return _graph("inject", "drafter/inject.onnx", _attention("taps"), inputs, [], _layer_weights(DRAFTER))
 
 
-def _draft_graph():
+def reduce_draft(root: Path, ids: list[int]) -> None:
+    """Give the bundle in `root` a draft engine that proposes the tokens `ids` alone."""
+    manifest = msgspec.json.decode((root / "manifest.json").read_bytes(), type=Manifest)
+    model, record = _draft_graph(ids)
+    (root / record.file).write_bytes(model.SerializeToString())
+    (root / "drafter/token_ids.bin").write_bytes(np.array(ids, "<i4").tobytes())
+    drafter = msgspec.structs.replace(manifest.drafter, graphs=[record if graph.role == "draft" else graph for graph in manifest.drafter.graphs])
+    vocabulary = DraftVocabularyRecord(size=len(ids), file="drafter/token_ids.bin")
+    pairing = msgspec.structs.replace(manifest.pairing, draft_vocabulary=vocabulary)
+    write_manifest(root, msgspec.structs.replace(manifest, drafter=drafter, pairing=pairing))
+
+
+def _draft_graph(ids: list[int] | None = None):
     nodes = [
         helper.make_node("Gather", ["embedding", "block"], ["x"]),
         *_attention("x"),
@@ -204,7 +225,11 @@ def _draft_graph():
         helper.make_node("MatMul", ["proposing", "head"], ["unshifted"]),
         helper.make_node("Add", ["unshifted", "shift"], ["logits"]),
     ]
-    inputs, outputs = [("block", "int32", [1, "rows"]), ("position", "int32", [1])], [("logits", "float32", [1, "proposals", VOCAB])]
+    inputs, outputs = (
+        [("block", "int32", [1, "rows"]), ("position", "int32", [1])],
+        [("logits", "float32", [1, "proposals", VOCAB if ids is None else len(ids)])],
+    )
     ends = {"start": np.array([1], np.int64), "stop": np.array([1 << 30], np.int64), "axis": np.array([1], np.int64)}
-    weights = {"embedding": DRAFTER.embedding, "head": DRAFTER.head, "shift": DRAFTER.shift, **ends, **_layer_weights(DRAFTER)}
+    kept = slice(None) if ids is None else ids
+    weights = {"embedding": DRAFTER.embedding, "head": DRAFTER.head[:, kept], "shift": DRAFTER.shift[kept], **ends, **_layer_weights(DRAFTER)}
     return _graph("draft", "drafter/draft.onnx", nodes, inputs, outputs, weights)

@@ -1,0 +1,88 @@
+"""A drafter's folder on disk: written whole or not at all, and the hashes a training run leaves in its config."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dflash_compile.runtime.errors import BuildError, CheckpointError, UsageError
+
+from .files import section
+from .safetensors_source import WHOLE
+
+if TYPE_CHECKING:
+    import torch
+
+TRAINED_WITH = "trained_with"
+"""config key under which a training run records the hashes of the target's vocabulary and chat template"""
+
+
+def trained_with(config: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """(vocabulary hash, template hash) of the target that the drafter was trained with, where `config` records them."""
+    hashes = section(config.get(TRAINED_WITH))
+    return hashes.get("vocabulary_sha256"), hashes.get("template_sha256")
+
+
+def refuse_existing(folder: Path, replace: bool) -> None:
+    """Raise `UsageError` when `folder` exists and `replace` is not set."""
+    if folder.exists() and not replace:
+        raise UsageError(
+            "the output folder exists",
+            where=str(folder),
+            why="a drafter is never written over another by accident",
+            fix="choose another folder, or ask to replace it",
+        )
+
+
+def check_dtypes(tensors: Mapping[str, torch.Tensor], dtype: str) -> None:
+    """Raise `CheckpointError` unless all of `tensors` are `dtype`, named as torch names it."""
+    wrong = sorted(name for name, value in tensors.items() if str(value.dtype) != f"torch.{dtype}")
+    if wrong:
+        raise CheckpointError(f"{len(wrong)} tensors are not {dtype}", where="the drafter to be saved", why=", ".join(wrong[:3]), fix="cast them first")
+
+
+def write_folder(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], extra_files: Mapping[str, bytes]) -> Path:
+    """Write config.json, weights and `extra_files` (by plain name) to a folder beside `folder`, then put it in its place; returns `folder`.
+
+    A folder already there is replaced. Raises `BuildError` when writing fails; then nothing is left behind.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    stage = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        save_file({name: tensors[name].contiguous() for name in sorted(tensors)}, stage / WHOLE, metadata={"format": "pt"})
+        (stage / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        for name, content in extra_files.items():
+            (stage / Path(name).name).write_bytes(content)
+        stage.chmod(0o755)  # mkdtemp makes folders nobody else may read
+        (stage / WHOLE).chmod(0o644)
+        _swap(stage, folder)
+    except (OSError, SafetensorError) as error:
+        raise BuildError(
+            "the drafter could not be written", where=str(folder), why=str(error), fix="check free space and permissions; nothing was left behind"
+        ) from error
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+    return folder
+
+
+def _swap(stage: Path, folder: Path) -> None:
+    """Put `stage` in the place of `folder`; a folder already there is moved aside first and removed last."""
+    if not folder.exists():
+        stage.rename(folder)
+        return
+    aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
+    folder.rename(aside / folder.name)
+    try:
+        stage.rename(folder)
+    except OSError:
+        (aside / folder.name).rename(folder)
+        raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)

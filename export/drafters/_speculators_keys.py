@@ -1,0 +1,72 @@
+"""Keys of the speculators layout, and the settings that are refused because the draft module computes something else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..drafter_folder import TRAINED_WITH
+from ..files import section
+from ._reader import Reader, flag
+
+VERSION = "0.9.0"
+"""the package whose reading and writing this follows"""
+LAYERS = "transformer_layer_config"
+TARGET_HEAD = "lm_head_from_target"
+"""our key: no `lm_head.weight` is stored, because it is the rows of the target's head that `d2t` names"""
+TARGET_LAYERS = "num_target_layers"
+"""our key, named as in the z-lab layout"""
+KNOWN = {
+    *("speculators_model_type", "speculators_version", "speculators_config", LAYERS, "draft_vocab_size", "block_size", "target_hidden_size"),
+    *("aux_hidden_state_layer_ids", "mask_token_id", "sliding_window_non_causal", "sample_from_anchor"),
+    *("auto_map", "torch_dtype", "model_type", TRAINED_WITH, TARGET_HEAD, TARGET_LAYERS),
+}
+"""keys of the top level, besides those of every transformers configuration"""
+
+
+def check_keys(reader: Reader) -> None:
+    """Raise `CheckpointError` for keys of the top level that nobody knows and that are set."""
+    from transformers import PreTrainedConfig
+
+    known = KNOWN | PreTrainedConfig().to_dict().keys()
+    unknown = sorted(key for key, value in reader.raw.items() if key not in known and value not in (None, False, 0, [], {}))
+    if unknown:
+        raise reader.fault(
+            unknown[0],
+            f"unknown keys: {', '.join(unknown)}",
+            f"speculators {VERSION} writes none of them for DFlash, and one that changes the arithmetic must not be ignored",
+            "take them out if they say nothing about the computation",
+        )
+
+
+def check_kind(reader: Reader, layers: Any) -> None:
+    """Raise `CheckpointError` for a drafter that computes anything but what the draft module does. `layers` is its transformers configuration."""
+    if reader.parsed("sample_from_anchor", reader.raw.get("sample_from_anchor", False), flag):
+        raise reader.fault(
+            "sample_from_anchor",
+            "sample_from_anchor is not supported",
+            "the anchor's row proposes a token as well, so a block has one proposal more than rows that are masks",
+            "use a drafter trained without it",
+        )
+    algorithm = section(reader.raw.get("speculators_config")).get("algorithm", "dflash")
+    if algorithm != "dflash":
+        raise reader.fault(
+            "speculators_config.algorithm", f"the algorithm {algorithm!r} is not DFlash", "speculators_model_type says dflash", "use a DFlash drafter"
+        )
+    if layers.hidden_act != "silu":
+        raise reader.fault(f"{LAYERS}.hidden_act", f"hidden_act = {layers.hidden_act!r} is not supported", "its MLP is not SwiGLU", "use a drafter with silu")
+    width = reader.raw.get("target_hidden_size")
+    if width not in (None, layers.hidden_size):
+        raise reader.fault(
+            "target_hidden_size",
+            f"the target is {width} wide, the drafter {layers.hidden_size}",
+            "they share embedding and head",
+            "use a drafter as wide as its target",
+        )
+    kinds = getattr(layers, "layer_types", None) or ["full_attention"] * layers.num_hidden_layers
+    if set(kinds) != {"full_attention"}:
+        raise reader.fault(
+            f"{LAYERS}.layer_types",
+            f"layers of {', '.join(sorted(set(kinds) - {'full_attention'}))} are not supported in this layout",
+            "its windows are counted from the anchor, not from each row",
+            "use a drafter trained with full attention",
+        )
