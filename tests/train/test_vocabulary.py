@@ -67,12 +67,11 @@ def test_no_size_below_one() -> None:
 
 def test_plain_text_does_not_choose(tmp_path: Path) -> None:
     store = FeatureStore(tmp_path, 4, (0,), "tiny")
-    store.append([5, 6, 7, 7], torch.zeros(4, 4), 1)
-    store.append([5, 8, 8, 8], torch.zeros(4, 4), 1, TAG)
-    store.append([5, 6, 6, 7], torch.zeros(4, 4), 1)
-    counts = Corpus([store], 2)
-    assert counts.token_counts(responses_only=True) == Counter({6: 2, 7: 1})
-    assert counts.token_counts() == Counter({8: 3, 6: 2, 7: 1})
+    for tokens, tag in (([5, 9, 9, 9], ""), ([5, 6, 7, 7], ""), ([5, 8, 8, 8], TAG), ([5, 6, 6, 7], "")):
+        store.append(tokens, torch.zeros(4, 4), 1, tag)
+    corpus = Corpus([store], held_out=4)
+    assert corpus.token_counts(responses_only=True) == Counter({6: 3, 7: 3}), "nor does what is held out"
+    assert corpus.token_counts() == Counter({8: 3, 6: 3, 7: 3})
 
 
 def test_tau_counts_what_can_be_proposed(tmp_path: Path) -> None:
