@@ -7,6 +7,7 @@ kilobytes where a scripted chart carries its library along.
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -142,7 +143,8 @@ def _label(side: str) -> str:
 def _svg(figure: Figure, name: str) -> str:
     """The drawing as an element for HTML: without the prologue of a file, its ids its own, the same bytes every time."""
     file = io.StringIO()
-    with rc_context({"svg.hashsalt": name, "svg.id": name}):
+    with rc_context({"svg.hashsalt": name}):
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = file.getvalue()
-    return text[text.index("<svg") :]
+    # Every figure numbers its parts from 1, and one page holds several figures.
+    return re.sub(r'( id="|url\(#|xlink:href="#)', rf"\1{name}-", text[text.index("<svg") :])

@@ -96,6 +96,7 @@ def _suite(suite: Suite, sides: Mapping[str, Side], settings: SettingsRecord, kv
     warm_up(sides, suite.prompts[0])
     watch = MemoryWatch()
     results = [take_turns(sides, prompt, settings.max_new_tokens, settings.repeats, tick) for prompt in suite.prompts]
+    tick()
     return suite_record(suite.name, results, kv_bytes_per_token, watch.record())
 
 
@@ -110,11 +111,13 @@ def _contexts(
 ) -> Iterator[ContextRecord]:
     for asked, size in sizes.items():
         tick = _ticker(progress, f"context {asked}", turns(bundle.block, settings.repeats))
-        yield measure_context(session, baseline, asked, prompt(size), settings.max_new_tokens, settings.repeats, bundle.cache.bytes_per_token, tick)
+        record = measure_context(session, baseline, asked, prompt(size), settings.max_new_tokens, settings.repeats, bundle.cache.bytes_per_token, tick)
+        tick()
+        yield record
 
 
 def _ticker(progress: Progress, step: str, total: int) -> Callable[[], None]:
-    """Tells `progress` of one more answer each time it is called."""
+    """To be called before each of `total` answers, and after the last."""
     done = itertools.count()
     progress(step, 0, total)
     return lambda: progress(step, next(done), total)

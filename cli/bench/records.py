@@ -40,7 +40,7 @@ class SideRecord(_Record, frozen=True, kw_only=True):
 
 
 class MemoryRecord(_Record, frozen=True, kw_only=True):
-    """Of the whole process while a suite ran; None where the system does not tell."""
+    """Main memory of the whole process while a suite ran, not that of a device; None where the system does not tell."""
 
     peak_rss_bytes: int | None
     major_faults: int | None

@@ -41,12 +41,12 @@ def _open(word: str, most: int | None) -> Suite:
     path = _locate(word)
     try:
         if path.is_dir():
-            texts = [file.read_text(encoding="utf-8").strip() for file in sorted(path.glob("*.txt"))]
+            texts = [file.read_text(encoding="utf-8") for file in sorted(path.glob("*.txt"))]
         else:
             texts = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except UnicodeDecodeError as error:
         raise UsageError("a suite is not Unicode text", where=str(path), why=str(error), fix="write it in UTF-8") from error
-    prompts = [text for text in texts if text][:most]
+    prompts = [text for text in texts if text.strip()][:most]
     if not prompts:
         raise UsageError("a suite without a prompt", where=str(path), fix="write one prompt a line into a file, or one prompt a .txt file into a folder")
     return Suite(path.stem, tuple(prompts))

@@ -10,6 +10,7 @@ import typer
 from dflash_compile.runtime.errors import ExitCode
 
 from ..console import Console
+from ..failure import as_error
 from ..report import Report
 
 
@@ -74,9 +75,15 @@ def command(
         progress("loading the bundle")
         with load(bundle, provider=provider, threads=threads, verify="size") as session, side.open_baseline(bundle, session) as plain:
             record = bench(bundle, session, plain, suites, lengths, lambda message: text.encode(message, raw=False), settings, progress)
+        code = ExitCode.OK if record.lossless else ExitCode.CHECK_FAILED
         if report is not None:
             progress("writing the report")
-            write_report(record, report)
+            try:
+                write_report(record, report)
+            except OSError as fault:  # what was measured, perhaps for an hour, is printed all the same
+                error = as_error(fault)
+                console.err.write(f"error: {error}\n")
+                code = error.exit_code
     for note in record.notes:
         console.note(f"note: {note}")
-    return Report(msgspec.to_builtins(record), tables(record), ExitCode.OK if record.lossless else ExitCode.CHECK_FAILED)
+    return Report(msgspec.to_builtins(record), tables(record), code)
