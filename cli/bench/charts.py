@@ -23,7 +23,7 @@ ROLE_COLOURS = {"inject": "#cc79a7", "draft": "#e69f00", "verify": "#0072b2", "d
 SUITE_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999")
 """of Okabe and Ito's palette, told apart by colour-blind readers"""
 MARKERS = "osD^vPX*"
-STYLE: dict[str, Any] = {
+STYLE: Any = {  # whose keys matplotlib types one by one, from some version on
     "svg.fonttype": "none",  # text stays text
     "font.family": ["sans-serif"],
     "font.size": 10,
@@ -51,6 +51,8 @@ def speed_chart(suites: Sequence[SuiteRecord]) -> str:
     for place, suite in enumerate(suites):
         axes.annotate(f"{suite.speedup:.2f}×", (place, top * 1.04), ha="center", fontweight="bold")
     axes.set_ylim(0, (top or 1) * 1.15)
+    middle, wide = (len(suites) - 1) / 2, max(len(suites), 4) / 2  # one suite does not fill the page
+    axes.set_xlim(middle - wide, middle + wide)
     axes.set_xticks(range(len(suites)), [suite.name for suite in suites])
     axes.grid(visible=False, axis="x")
     figure.legend(loc="outside lower center", ncols=2)
@@ -117,11 +119,12 @@ def needed_chart(contexts: Sequence[ContextRecord]) -> str:
         for shade, needed in zip(("#c6dbef", "#9ecae1", "#6baed6", "#2171b5"), zip(*(width.needed for width in it.widths), strict=True), strict=True):
             axes.plot(places, [one.tau for one in needed], color=shade, marker="o", label=f"{needed[0].speedup:.1f}× needs")
         axes.plot(places, [width.tau for width in it.widths], color="#d55e00", marker="D", label="measured")
+        axes.plot(places, places, color="#bbbbbb", linestyle="--", label="most it can give")
         axes.set_title(f"context {it.context}", fontsize=10)
         axes.set_xlabel("block")
         axes.set_xticks(places)
     panels[0].set_ylabel("τ")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=6)
     return _svg(figure, "needed")
 
 

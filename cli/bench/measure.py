@@ -48,7 +48,7 @@ def bench(
     measured = [_suite(suite, sides, settings, bundle.cache.bytes_per_token, progress) for suite in fitting]
     texts = [prompt for suite in fitting for prompt in suite.prompts]
     contexts = list(_contexts(session, baseline, sizes, lambda size: make_prompt(encode, texts, size), settings, bundle, progress))
-    lossless = all(record.lossless for record in (*measured, *contexts))
+    lossless = all(suite.lossless for suite in measured) and all(it.lossless for it in contexts)
     notes += _doubts(machine, measured)
     return BenchRecord(bundle=bundle, settings=settings, machine=machine, lossless=lossless, suites=measured, contexts=contexts, notes=notes)
 

@@ -72,5 +72,6 @@ def side_record(repetitions: Sequence[Sequence[Run]], typical: Sequence[Run]) ->
 
 def role_seconds(runs: Sequence[Run]) -> Mapping[str, float]:
     """Seconds of decoding by role, and on the host; roles that never ran are left out."""
-    spent = {**{role: sum(run.seconds(role) for run in runs) for role in ROLES}, "host": sum(run.host_seconds for run in runs)}
+    spent: dict[str, float] = {role: sum(run.seconds(role) for run in runs) for role in ROLES}
+    spent["host"] = sum(run.host_seconds for run in runs)
     return {role: seconds for role, seconds in spent.items() if seconds > 0}
