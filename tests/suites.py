@@ -1,11 +1,11 @@
-"""The held-out prompt suites of `benchmarks/prompts`: a file of one prompt a line, or a folder of one prompt a file."""
+"""The held-out prompt suites of `artifacts/prompts`: a file of one prompt a line, or a folder of one prompt a file."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-FOLDER = Path(__file__).parents[1] / "benchmarks" / "prompts"
+FOLDER = Path(__file__).parents[1] / "artifacts" / "prompts"
 RUN = 12
 """words: two texts that share so many in a row were not written apart"""
 

@@ -6,21 +6,17 @@ Three sides take turns on every prompt, so that whatever else the machine does f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
-from typing import Literal
 
 from dflash_compile.runtime.session import Session
-from dflash_compile.runtime.statistics import Statistics
 
+from ..bench.answers import take_turns, warm_up
+from ..bench.sides import BASELINE, BLOCKS, SessionSide, Side, drafting_sides
+from ..bench.tally import Tally
 from ..progress import Progress
 from .prompts import DemoPrompt
-from .tally import Tally
 
-Side = Literal["blocks", "default", "plain"]
-SIDES: tuple[Side, ...] = ("blocks", "default", "plain")
-WARM_UP_TOKENS = 16
 STEP = "generating with and without the drafter"
 
 
@@ -52,44 +48,19 @@ class Comparison:
         return sum((result.tally for result in self.results), start=Tally())
 
 
-@dataclass(frozen=True)
-class _Run:
-    tokens: list[int]
-    text: str
-    statistics: Statistics
-
-
 def compare(session: Session, prompts: Sequence[DemoPrompt], max_new_tokens: int, repeats: int, progress: Progress) -> Comparison:
     """Generate greedily for every prompt, `repeats` times on each side, taking turns."""
+    sides = {**drafting_sides(session), BASELINE: SessionSide(session, draft=False)}
     progress("warming up")
-    for side in SIDES:
-        _run(session, prompts[0], WARM_UP_TOKENS, side)
+    warm_up(sides, prompts[0].text)
     results = []
     for number, prompt in enumerate(prompts):
         progress(STEP, number, len(prompts))
-        results.append(_compare_one(session, prompt, max_new_tokens, repeats))
+        results.append(_compare_one(sides, prompt, max_new_tokens, repeats))
     progress(STEP, len(prompts), len(prompts))
     return Comparison(tuple(results))
 
 
-def _compare_one(session: Session, prompt: DemoPrompt, max_new_tokens: int, repeats: int) -> PromptResult:
-    runs: dict[Side, list[_Run]] = {side: [] for side in SIDES}
-    for repeat in range(repeats):
-        for side in SIDES if repeat % 2 == 0 else SIDES[::-1]:
-            runs[side].append(_run(session, prompt, max_new_tokens, side))
-    first = runs["blocks"][0]
-    tally = Tally(
-        tokens=len(first.tokens),
-        decoded=max(len(first.tokens) - 1, 0),
-        cycles=first.statistics.cycles,
-        seconds=median(run.statistics.decode_seconds for run in runs["default"]),
-        baseline_seconds=median(run.statistics.decode_seconds for run in runs["plain"]),
-    )
-    return PromptResult(prompt, first.text, all(run.tokens == first.tokens for side in runs.values() for run in side), tally)
-
-
-def _run(session: Session, prompt: DemoPrompt, max_new_tokens: int, side: Side) -> _Run:
-    tokens: list[int] = []
-    block = session.manifest.pairing.block if side == "blocks" else None
-    text = "".join(session.generate(prompt.text, max_new_tokens=max_new_tokens, draft=side != "plain", block=block, on_token=tokens.append))
-    return _Run(tokens, text, session.statistics)
+def _compare_one(sides: Mapping[str, Side], prompt: DemoPrompt, max_new_tokens: int, repeats: int) -> PromptResult:
+    answers = take_turns(sides, prompt.text, max_new_tokens, repeats)
+    return PromptResult(prompt, answers.runs[BLOCKS][0].text, answers.identical, answers.tally)

@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from dflash_compile.cli import commands, register
 from dflash_compile.cli.main import main
+
+# The tiny bundle and the fake engines: `tiny` and `fakes`, by name.
+if (RUNTIME := str(Path(__file__).parents[1] / "runtime")) not in sys.path:
+    sys.path.insert(0, RUNTIME)
 
 
 @dataclass(frozen=True)

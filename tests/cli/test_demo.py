@@ -9,12 +9,13 @@ from types import SimpleNamespace
 import pytest
 
 import dflash_compile.cli.demo.compare as comparing
+from dflash_compile.cli.bench.tally import Tally
 from dflash_compile.cli.commands.demo import as_dict, verdict
-from dflash_compile.cli.demo.compare import SIDES, Comparison, PromptResult, compare
+from dflash_compile.cli.demo.compare import Comparison, PromptResult, compare
 from dflash_compile.cli.demo.prompts import PROMPTS, DemoPrompt
-from dflash_compile.cli.demo.tally import Tally
 from dflash_compile.train import prompts as training
 
+SIDES = ("blocks", "default", "plain")
 FEW = (DemoPrompt("a", "first prompt"), DemoPrompt("b", "second prompt"))
 
 

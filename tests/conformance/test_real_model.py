@@ -27,7 +27,7 @@ from dflash_compile.runtime.statistics import Recorder
 from dflash_compile.train.evaluate import matches
 
 pytestmark = pytest.mark.slow
-SUITES = Path(__file__).parents[2] / "benchmarks" / "prompts"
+SUITES = Path(__file__).parents[2] / "artifacts" / "prompts"
 TOKENS = 128
 NUMERIC_MARGIN = 0.02
 """logits: transformers and the engine may differ by this much at fp32, so a smaller top-2 gap decides nothing"""

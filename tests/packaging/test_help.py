@@ -9,7 +9,7 @@ import pytest
 from tree import ROOT
 
 COMMANDS = sorted(file.stem for file in (ROOT / "cli" / "commands").glob("*.py") if file.stem != "__init__")
-HEAVY = ["torch", "transformers", "onnx", "onnxruntime", "onnxscript", "safetensors", "gguf", "numpy", "tokenizers"]
+HEAVY = ["torch", "transformers", "onnx", "onnxruntime", "onnxscript", "safetensors", "gguf", "numpy", "tokenizers", "matplotlib"]
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])

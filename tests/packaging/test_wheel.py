@@ -33,7 +33,7 @@ def test_wheel_and_tree_hold_the_same_modules(distributions):
 def test_wheel_holds_types_markers_and_what_ships(distributions):
     with zipfile.ZipFile(distributions[1]) as wheel:
         built = set(wheel.namelist())
-    shipped = {file.as_posix() for file in tracked() if file.parts[0] == "artifacts" and file.suffix not in {".py", ".toml"}}
+    shipped = {file.as_posix() for file in tracked() if file.parts[0] in FOLDERS and file.suffix not in {".py", ".toml"}}
     assert {f"{NAMESPACE}/{name}" for name in shipped} <= built
     assert {f"{NAMESPACE}/{folder}/py.typed" for folder in FOLDERS} <= built
     assert any(name.endswith("licenses/LICENSE") for name in built)

@@ -30,22 +30,22 @@ class Tally:
     @property
     def tau(self) -> float:
         """Tokens per cycle, drafting whole blocks."""
-        return _ratio(self.decoded, self.cycles)
+        return ratio(self.decoded, self.cycles)
 
     @property
     def tokens_per_second(self) -> float:
         """With the drafter."""
-        return _ratio(self.decoded, self.seconds)
+        return ratio(self.decoded, self.seconds)
 
     @property
     def baseline_tokens_per_second(self) -> float:
         """Without it."""
-        return _ratio(self.decoded, self.baseline_seconds)
+        return ratio(self.decoded, self.baseline_seconds)
 
     @property
     def speedup(self) -> float:
         """How many times faster than plain decoding; below 1 the drafter costs more than it saves."""
-        return _ratio(self.baseline_seconds, self.seconds)
+        return ratio(self.baseline_seconds, self.seconds)
 
     def as_dict(self) -> dict[str, float | int]:
         """The figures the demo's document promises."""
@@ -58,5 +58,6 @@ class Tally:
         }
 
 
-def _ratio(value: float, by: float) -> float:
+def ratio(value: float, by: float) -> float:
+    """`value / by`; 0 where there is nothing to divide by."""
     return value / by if by > 0 else 0.0

@@ -1,0 +1,1 @@
+"""What `dflash-compile bench` does, without the drawing: prompts, sides that take turns, figures, and the documents they go into."""
