@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dflash_compile.export.checkpoint import TargetCheckpoint
+from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
 from dflash_compile.export.dflash_v1 import DflashV1
 from dflash_compile.export.drafters.zlab_v1 import TRAINED_WITH, save
 from dflash_compile.export.spec import DrafterSpec, TargetSpec
@@ -23,6 +23,7 @@ from .card import card
 from .data import Corpus
 from .evaluate import Acceptance
 from .features import FeatureStore
+from .from_drafter import check_start, start_identity, take_weights
 from .generation import BatchedGenerator
 from .options import TrainOptions, default_taps
 from .raw_text import TAG, add_raw_text
@@ -133,7 +134,9 @@ def _generate(checkpoint: TargetCheckpoint, store: FeatureStore, spec: DrafterSp
     writer.run(lambda done, total: report(TrainProgress("responses", done, total, f"{len(store.entries)} sequences")))
 
 
-def _trainer(checkpoint: TargetCheckpoint, stores: list[FeatureStore], spec: DrafterSpec, options: TrainOptions, state: Path) -> Trainer:
+def _trainer(
+    checkpoint: TargetCheckpoint, stores: list[FeatureStore], spec: DrafterSpec, options: TrainOptions, state: Path, start: DrafterCheckpoint | None
+) -> Trainer:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     target = load_model(checkpoint, torch.float32)
     torch.manual_seed(options.seed)
@@ -141,12 +144,15 @@ def _trainer(checkpoint: TargetCheckpoint, stores: list[FeatureStore], spec: Dra
     corpus = Corpus(stores, options.held_out)
     if not corpus.train:
         raise UsageError("the feature folder holds no sequence to train on", fix="ask for more --response-tokens")
-    tokens, _, _ = corpus.triple(corpus.train[0])
-    warm_start(model, target, tokens.long()[None])
+    if start is not None:
+        take_weights(model, start)
+    else:
+        tokens, _, _ = corpus.triple(corpus.train[0])
+        warm_start(model, target, tokens.long()[None])
     head: torch.Tensor = target.get_output_embeddings().weight.to(device)
     embedding: torch.Tensor = target.get_input_embeddings().get_parameter("weight").to(device)
     teacher = Teacher(target, spec.taps).low(device)
-    return Trainer(model.to(device), embedding, head, corpus, options, state, teacher)
+    return Trainer(model.to(device), embedding, head, corpus, options, state, teacher, start_identity(start))
 
 
 def identity(checkpoint: TargetCheckpoint) -> str:
@@ -163,12 +169,15 @@ def train(
     extra_features: tuple[Path, ...] = (),
     force: bool = False,
     on_progress: Callable[[TrainProgress], None] = lambda progress: None,
+    start: DrafterCheckpoint | None = None,
 ) -> Path:
     """Train a drafter for `checkpoint` and save it, in the z-lab layout with a card, to `output`.
 
     `work` keeps features and the training state: a second call with the same folder resumes. `extra_features` are further
-    feature folders of the same target and taps. Raises `UsageError` for options that cannot work, or when `output` exists and
-    `force` is not set (asked before the hours, not after), and `StoreMismatch` for folders of another target.
+    feature folders of the same target and taps. `start` is a drafter whose weights are the first, instead of the target's last
+    layers; it needs the shape, taps and mask id of the one to be trained (`from_drafter.options_of`), else `PairingError`.
+    Raises `UsageError` for options that cannot work, or when `output` exists and `force` is not set (asked before the hours,
+    not after), and `StoreMismatch` for folders of another target.
     """
     if output.exists() and not force:
         raise UsageError("the output folder exists", where=str(output), fix="choose another folder, or pass --force to replace it")
@@ -178,12 +187,14 @@ def train(
             raise UsageError("there is no such feature folder", where=str(folder), fix="give the `features` folder of another run's --work")
     mask_id = choose_mask_id(checkpoint.text.tokenizer_json, checkpoint.spec, options.mask_id)
     spec = drafter_spec(checkpoint.spec, options, mask_id, bool(getattr(checkpoint.config, "attention_bias", False)))
+    if start is not None:
+        check_start(checkpoint, spec, start)
     width = len(spec.taps) * checkpoint.spec.hidden
     owner = identity(checkpoint)
     store = FeatureStore(work / "features", width, spec.taps, owner)
     _generate(checkpoint, store, spec, options, on_progress)
     stores = [store, *(FeatureStore(folder, width, spec.taps, owner) for folder in extra_features)]
-    trainer = _trainer(checkpoint, stores, spec, options, work / "state.safetensors")
+    trainer = _trainer(checkpoint, stores, spec, options, work / "state.safetensors", start)
     log = (work / "log.jsonl").open("a")
     last: list[Acceptance] = []
 
@@ -204,5 +215,5 @@ def train(
     tensors = {name: p.detach().cpu().to(torch.bfloat16) for name, p in trainer.model.named_parameters()}
     text = checkpoint.text
     trained_with = {"vocabulary_sha256": vocabulary_hash(text.tokenizer_json), "template_sha256": template_hash(text.chat_template)}
-    readme = card(checkpoint, trainer, spec, acceptance).encode()
+    readme = card(checkpoint, trainer, spec, acceptance, start.spec.name if start else None).encode()
     return save(spec, tensors, output, {TRAINED_WITH: trained_with}, extra_files={"README.md": readme}, replace=force)

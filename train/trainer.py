@@ -97,16 +97,19 @@ class Trainer:
         options: TrainOptions,
         state: Path,
         teacher: Teacher | None = None,
+        start: str = "target",
     ) -> None:
         """`embedding`, `head` [V, H] float32 on the model's device; `state` is the checkpoint file, resumed from when it exists.
 
-        Without a `teacher` the loss knows only the tokens that were said.
+        Without a `teacher` the loss knows only the tokens that were said. `start` names the weights `model` comes with: a state
+        that began with others is refused.
         """
+        self.start = start
         self.model, self.corpus, self.options, self.state, self.teacher = model, corpus, options, state, teacher
         self.device = embedding.device
         self.embedding, self.head = embedding, head
         self.optimiser = torch.optim.AdamW(model.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay, betas=(0.9, 0.95))
-        self.clock = load_state(state, model, self.optimiser) if state.exists() else Clock()
+        self.clock = load_state(state, model, self.optimiser, start) if state.exists() else Clock()
         low = self.head.to(torch.bfloat16)
         self.frequent = Vocabulary(low, corpus.frequent_tokens(options.loss_vocabulary).to(self.device))
         self.whole = Vocabulary(low, None)
@@ -155,7 +158,7 @@ class Trainer:
                 acceptance = self.acceptance() if due else None
                 on_event(TrainEvent(self.done, replace(self.clock), loss, rate_at(self.done, self.options), acceptance))
                 if time.monotonic() - saved > self.options.checkpoint_seconds:
-                    save_state(self.state, self.model, self.optimiser, self.clock)
+                    save_state(self.state, self.model, self.optimiser, self.clock, self.start)
                     saved = time.monotonic()
         finally:
-            save_state(self.state, self.model, self.optimiser, self.clock)
+            save_state(self.state, self.model, self.optimiser, self.clock, self.start)

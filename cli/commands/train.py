@@ -20,6 +20,10 @@ def command(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The drafter to write.")],
     work: Annotated[Path | None, typer.Option("--work", metavar="DIR", help="Features and training state, to go on from; DIR.work beside the output.")] = None,
     features: Annotated[list[Path] | None, typer.Option("--features", metavar="DIR", help="More features of the same target; may be given again.")] = None,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="DRAFTER", help="Start from its weights instead of the target's last layers; its layers, block, taps and mask id hold."),
+    ] = None,
     layers: Annotated[int | None, typer.Option("--layers", help="Layers of the drafter.")] = None,
     block: Annotated[int | None, typer.Option("--block", help="Rows of a block: the anchor and the proposals.")] = None,
     mask_id: Annotated[int | None, typer.Option("--mask-id", help="Token id of the mask; a spare special token by default.")] = None,
@@ -35,7 +39,8 @@ def command(
 
     Options left out take the recipe's defaults. Takes hours on a CPU; run the same command again to go on after an interruption.
     """
-    from dflash_compile.export import open_target
+    from dflash_compile.export import open_drafter, open_target
+    from dflash_compile.train.from_drafter import options_of
     from dflash_compile.train.options import TrainOptions
     from dflash_compile.train.recipe import train
 
@@ -50,7 +55,9 @@ def command(
         "learning_rate": learning_rate,
         "seed": seed,
     }
-    options = TrainOptions(**{name: value for name, value in given.items() if value is not None})
+    first = open_drafter(start) if start is not None else None
+    known = options_of(first.spec) if first is not None else {}
+    options = TrainOptions(**(known | {name: value for name, value in given.items() if value is not None}))
     tau: float | None = None
     with console.progress() as progress:
 
@@ -61,6 +68,6 @@ def command(
             progress(now.phase, now.done, now.total, now.detail)
 
         progress("opening the target")
-        drafter = train(open_target(target), output, options, work or output.with_name(f"{output.name}.work"), tuple(features or ()), force, report)
+        drafter = train(open_target(target), output, options, work or output.with_name(f"{output.name}.work"), tuple(features or ()), force, report, first)
     lines = [f"wrote {drafter}", *([f"held-out τ {tau:.3f}"] if tau is not None else []), f"next: dflash-compile build {target} {drafter} -o BUNDLE"]
     return Report({"drafter": str(drafter), "tau": tau}, lines)
