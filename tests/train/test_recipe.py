@@ -16,8 +16,10 @@ from safetensors.torch import load_file
 from dflash_compile.export import open_drafter, open_target, pair
 from dflash_compile.runtime.errors import DFlashError, PairingError, UsageError
 from dflash_compile.train.from_drafter import options_of
+from dflash_compile.train.log import read_log
 from dflash_compile.train.options import TrainOptions
-from dflash_compile.train.recipe import TrainProgress, train
+from dflash_compile.train.progress import TrainProgress
+from dflash_compile.train.recipe import train
 
 SHORT = {"steps": 6, "sequences": 2, "anchors": 6, "evaluate_every": 4}
 OPTIONS = TrainOptions(layers=1, block=4, response_tokens=600, response_limit=24, text_tokens=400, loss_vocabulary=64, held_out=5, **SHORT)
@@ -31,7 +33,9 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_drafter_comes_out_that_pairs_with_its_target(target: Path, tmp_path: Path) -> None:
     checkpoint = open_target(target)
     seen: list[TrainProgress] = []
-    drafter = train(checkpoint, tmp_path / "drafter", OPTIONS, tmp_path / "work", on_progress=seen.append)
+    result = train(checkpoint, tmp_path / "drafter", OPTIONS, tmp_path / "work", on_progress=seen.append)
+    drafter = result.drafter
+    assert result.steps == 6
     opened = open_drafter(drafter)
     assert pair(checkpoint, opened).drafter.block == 4
     assert opened.text_hash
@@ -41,6 +45,9 @@ def test_a_drafter_comes_out_that_pairs_with_its_target(target: Path, tmp_path: 
     log = [json.loads(line) for line in (tmp_path / "work" / "log.jsonl").read_text().splitlines()]
     assert [entry["step"] for entry in log] == [1, 2, 3, 4, 5, 6]
     assert [entry["step"] for entry in log if "tau" in entry] == [4, 6]
+    assert log[-1]["tau"] == result.acceptance.tau
+    assert result.curve == drafter / "curve.png"
+    assert (drafter / "curve.png").read_bytes() == (tmp_path / "work" / "curve.png").read_bytes()
 
     with pytest.raises(UsageError):
         train(checkpoint, drafter, OPTIONS, tmp_path / "work")
@@ -48,6 +55,13 @@ def test_a_drafter_comes_out_that_pairs_with_its_target(target: Path, tmp_path: 
     train(checkpoint, drafter, replace(OPTIONS, steps=8), tmp_path / "work", force=True, on_progress=seen.append)
     assert {progress.phase for progress in seen} == {"training"}, "responses are kept"
     assert [progress.event.clock.step for progress in seen if progress.event] == [7, 8]
+    seen.clear()
+    again = train(checkpoint, drafter, replace(OPTIONS, steps=8), tmp_path / "work", force=True, on_progress=seen.append)
+    assert (again.steps, seen) == (0, []), "the run was over"
+    assert again.acceptance.cycles > 0, "and is measured all the same"
+    train(checkpoint, drafter, replace(OPTIONS, steps=2), tmp_path / "work", force=True, on_progress=seen.append, restart=True)
+    assert [progress.event.clock.step for progress in seen if progress.event] == [1, 2]
+    assert [entry.step for entry in read_log(tmp_path / "work" / "log.jsonl")] == [1, 2]
 
 
 @pytest.mark.parametrize("wrong", [{"layers": 2}, {"taps": (0, 1)}])
@@ -86,6 +100,9 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(target: Pa
         train(flat, tmp_path / "drafter", OPTIONS, tmp_path / "work")
     with pytest.raises(UsageError, match="5 layers for a target of 4"):
         train(checkpoint, tmp_path / "drafter", replace(OPTIONS, layers=5), tmp_path / "work")
+    for taps in ((0, 3), (1, 1), (-1, 2), ()):
+        with pytest.raises(UsageError, match="taps"):
+            train(checkpoint, tmp_path / "drafter", replace(OPTIONS, taps=taps), tmp_path / "work")
     with pytest.raises(UsageError, match="feature folder"):
         train(checkpoint, tmp_path / "drafter", OPTIONS, tmp_path / "work", (tmp_path / "none",))
     assert [path.name for path in tmp_path.iterdir()] == ["flat"]
@@ -130,7 +147,7 @@ def test_training_starts_from_another_drafter(target: Path, tmp_path: Path) -> N
     checkpoint = open_target(target)
     start = open_drafter(models.write_drafter(tmp_path / "start", target, layers=1, block=8, taps=(0, 1)))
     options = replace(OPTIONS, **(options_of(start.spec) | {"block": 4, "steps": 1, "learning_rate": 1e-12}))
-    written = train(checkpoint, tmp_path / "next", options, tmp_path / "work", start=start)
+    written = train(checkpoint, tmp_path / "next", options, tmp_path / "work", start=start).drafter
     for name, tensor in _tensors(written).items():
         assert torch.equal(tensor, _tensors(tmp_path / "start")[name].to(torch.bfloat16)), name
     assert open_drafter(written).spec.block == 4
