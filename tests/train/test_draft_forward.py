@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dflash_compile.export.dflash_v1 import CachedAttend, DflashV1, rope_tables
+from dflash_compile.export.dflash_v1 import CachedAttend, DflashV1
+from dflash_compile.export.rope import drafter_tables
 from dflash_compile.train.blocks import pack
-from dflash_compile.train.draft_forward import draft_hidden
+from dflash_compile.train.draft_forward import BlockAttend, draft_hidden
 
 from .tiny import HIDDEN, TAPS, VOCAB, drafter, target
 
@@ -17,7 +18,7 @@ BLOCK = 5
 def _cached(model: DflashV1, features: torch.Tensor, anchor: int, token: int, embedding: torch.Tensor) -> torch.Tensor:
     """Inject the context, draft one block: the way an engine does it."""
     spec = model.spec
-    cos, sin = rope_tables(spec.rope_theta, spec.head_dim, 128)
+    cos, sin = drafter_tables(spec, 128)
     caches = [torch.full((1, spec.kv_heads, 64, spec.head_dim), 9.0) for _ in range(2 * spec.layers)]
     caches = CachedAttend(spec, cos, sin, torch.tensor([0], dtype=torch.int32), caches).inject(model, features[None, :anchor])
     block = torch.tensor([[token] + [spec.mask_id] * (BLOCK - 1)])
@@ -28,6 +29,8 @@ def _cached(model: DflashV1, features: torch.Tensor, anchor: int, token: int, em
 VARIANTS = {
     "full": {},
     "windowed": {"windows": (4, None), "causal": (False, False)},
+    "scaled positions": {"rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+    "scaled positions and queries": {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}},
     "causal window": {"windows": (3, 6), "causal": (True, False)},
 }
 
@@ -70,3 +73,43 @@ def test_blocks_do_not_see_each_other_nor_their_own_future() -> None:
     after = draft_hidden(model, type(batch)(changed, wide.anchors, wide.anchor_tokens, wide.labels), embedding, BLOCK, torch.float32)
     torch.testing.assert_close(before[0, :5], after[0, :5])
     assert not torch.allclose(before[0, 5:], after[0, 5:], atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("window", "seen"),
+    [(None, ["111000", "111000", "111110", "111110"]), (3, ["011000", "001000", "000110", "000010"])],
+    ids=["full", "window of 3"],
+)
+@torch.no_grad()
+def test_the_context_mask_is_the_one_drawn_by_hand(window: int | None, seen: list[str]) -> None:
+    """Blocks of 2 rows at anchors 3 and 5 (rows at 3, 4 and 5, 6) over a context of 6."""
+    model = drafter(block=2, windows=(window, window), causal=(False, False))
+    attend = BlockAttend(model, torch.zeros(1, 6, HIDDEN), torch.tensor([[3, 5]]), 2, torch.float32)
+    for bias in attend.context_bias:
+        assert ["".join("1" if cell == 0 else "0" for cell in row) for row in bias[0, 0, 0].tolist()] == seen
+
+
+@pytest.mark.parametrize(
+    ("causal", "window", "seen"),
+    [(False, None, ["111", "111", "111"]), (True, None, ["100", "110", "111"]), (False, 2, ["110", "111", "011"]), (True, 2, ["100", "110", "011"])],
+    ids=str,
+)
+@torch.no_grad()
+def test_the_mask_inside_a_block_is_the_one_drawn_by_hand(causal: bool, window: int | None, seen: list[str]) -> None:
+    model = drafter(block=3, windows=(window, window), causal=(causal, causal))
+    attend = BlockAttend(model, torch.zeros(1, 4, HIDDEN), torch.tensor([[2]]), 3, torch.float32)
+    assert ["".join("1" if cell == 0 else "0" for cell in row) for row in attend._block_bias(1, torch.zeros(1)).tolist()] == seen
+
+
+@torch.no_grad()
+def test_longer_sequences_than_before_get_longer_tables() -> None:
+    """The rotary tables are kept from call to call; a short sequence first must not spoil a long one after it."""
+    embedding = target().model.embed_tokens.weight
+    generator = torch.Generator().manual_seed(3)
+    tokens = torch.randint(VOCAB, (40,), generator=generator, dtype=torch.int32)
+    features = torch.randn(40, len(TAPS) * HIDDEN, generator=generator).to(torch.bfloat16)
+    long = pack([(tokens, features, 30)], anchors=4, block=BLOCK, generator=generator)
+    short = pack([(tokens[:9], features[:9], 3)], anchors=2, block=BLOCK, generator=generator)
+    used, fresh = drafter(block=BLOCK), drafter(block=BLOCK)
+    draft_hidden(used, short, embedding, BLOCK, torch.float32)
+    torch.testing.assert_close(draft_hidden(used, long, embedding, BLOCK, torch.float32), draft_hidden(fresh, long, embedding, BLOCK, torch.float32))

@@ -1,0 +1,67 @@
+"""The shape search on a tiny target: every shape becomes a timed pair, and a second run repeats nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import models
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "shapes.py"
+
+
+@pytest.fixture(scope="module")
+def shapes() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("shapes_script", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow
+def test_every_shape_is_trained_built_and_timed_once(shapes: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = models.write_target(tmp_path / "target", "llama", num_hidden_layers=4, max_position_embeddings=1024)
+    (tmp_path / "suite").mkdir()
+    (tmp_path / "suite" / "a.txt").write_text("the quick brown fox\n")
+    small = ["response_tokens=400", "response_limit=24", "text_tokens=200", "loss_vocabulary=64", "held_out=4", "sequences=2", "anchors=4"]
+    out = tmp_path / "out"
+    command = [str(target), str(out), "--layers", "1", "--block", "3", "--block", "4", "--steps", "2", "--suites", str(tmp_path / "suite")]
+    command += ["--max-new-tokens", "12", "--json", *(word for value in small for word in ("--set", value))]
+    assert shapes.main(command) == 0
+    rows = json.loads(capsys.readouterr().out)["shapes"]
+    assert [row["shape"] for row in rows] == [{"layers": 1, "block": block, "vocabulary": None} for block in (3, 4)]
+    assert all(row["tokens_per_second"] > 0 and row["tau"] >= 1 for row in rows)
+    stores = {(out / name / "work" / "features").resolve() for name in ("layers1-block3", "layers1-block4")}
+    assert stores == {(out / "features").resolve()}, "all shapes learn from the same features"
+    times = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    assert shapes.main(command) == 0
+    assert json.loads(capsys.readouterr().out)["shapes"] == rows
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == times
+    assert shapes.main([word if word != "2" else "3" for word in command]) == 2, "a result of another budget is not taken for this one's"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [(["--set", "layer=3"], "no option layer"), (["--block", "1"], "block must be"), (["--set", "learning_rate=0"], "learning_rate must")],
+)
+def test_what_cannot_be_tried_is_refused_before_anything_is_written(
+    shapes: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: list[str], says: str
+) -> None:
+    (tmp_path / "a.txt").write_text("hello\n")
+    command = ["no target", str(tmp_path / "out"), "--layers", "1", "--block", "3", "--steps", "2", "--suites", str(tmp_path)]
+    assert shapes.main([*command, *wrong]) == 2
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_fastest_comes_first(shapes: ModuleType) -> None:
+    figures = {"held_out_tau": 1.0, "tau": 1.0, "baseline_tokens_per_second": 5.0, "speedup": 1.0, "lossless": True}
+    rows = [{"shape": {"layers": n, "block": 4, "vocabulary": None}, "tokens_per_second": speed, **figures} for n, speed in ((1, 3.0), (2, 9.0), (3, 6.0))]
+    assert [line.split()[0] for line in shapes.table(rows).splitlines()[1:]] == ["2", "3", "1"]
