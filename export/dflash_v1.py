@@ -141,10 +141,3 @@ class CachedAttend:
         )
         self.caches[2 * layer : 2 * layer + 2] = caches
         return out  # type: ignore[no-any-return]
-
-
-def rope_tables(theta: float, head_dim: int, positions: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(cos, sin) of default rotary embedding, float32 [positions, head_dim / 2]."""
-    inverse = theta ** -(torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
-    angles = torch.arange(positions, dtype=torch.float64)[:, None] * inverse
-    return angles.cos().float(), angles.sin().float()

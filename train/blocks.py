@@ -60,9 +60,10 @@ class BlockBatch:
 
 
 def pack(sequences: list[tuple[torch.Tensor, torch.Tensor, int]], anchors: int, block: int, generator: torch.Generator) -> BlockBatch:
-    """Batch (tokens [t], features [t, width], prompt length) triples; features are cut behind the last block used."""
+    """Batch (tokens [t], features [t, width], prompt length) triples; features are cut behind the last block used, anchors to the most that any has."""
     picked = [sample_anchors(prompt, len(tokens), anchors, generator) for tokens, _, prompt in sequences]
     longest = max(min(int(p.max()) + block - 1, len(tokens)) for p, (tokens, _, _) in zip(picked, sequences, strict=True) if len(p))
+    anchors = max(len(p) for p in picked)  # rows of anchors that no sequence has would be computed for nothing
     width = sequences[0][1].shape[1]
     features = torch.zeros(len(sequences), longest, width, dtype=torch.bfloat16)
     places = torch.zeros(len(sequences), anchors, dtype=torch.long)

@@ -12,14 +12,15 @@ from .raw_text import TAG
 from .trainer import Trainer
 
 
-def card(checkpoint: TargetCheckpoint, trainer: Trainer, spec: DrafterSpec, acceptance: Acceptance) -> str:
-    """README of the trained drafter: how it was made and what it does."""
+def card(checkpoint: TargetCheckpoint, trainer: Trainer, spec: DrafterSpec, acceptance: Acceptance, start: str | None = None) -> str:
+    """README of the trained drafter: how it was made and what it does. `start`: the drafter its training began from, if any."""
     options, clock = trainer.options, trainer.clock
     kept = sum(entry.length - entry.prompt for _, entry in trainer.corpus.train if entry.tag != TAG)
     plain = sum(entry.length for _, entry in trainer.corpus.train if entry.tag == TAG)
     positions = ", ".join(f"{share:.2f}" for share in acceptance.by_position)
     sources = "\n".join(f"- `{name}`: sha256 `{digest}`" for name, digest in sorted(checkpoint.files.items()))
     settings = "\n".join(f"- {name}: {value}" for name, value in asdict(options).items() if value is not None)
+    first = "the target's last layers" if start is None else f"the drafter {start}"
     return f"""# {spec.name}
 
 A DFlash drafter (z-lab v1 layout) for exactly one target, **{checkpoint.spec.name}**, trained by `dflash-compile train`.
@@ -36,7 +37,7 @@ A DFlash drafter (z-lab v1 layout) for exactly one target, **{checkpoint.spec.na
 | accepted by position | {positions} |
 
 The responses answer filled templates, text of the Python standard library, and questions the target made up itself;
-four in five are greedy. Weights start from the target's last layers. Chat template: the target's own.
+four in five are greedy. Weights start from {first}. Chat template: the target's own.
 
 ## Target files
 

@@ -7,9 +7,12 @@ apart and share one softmax, so the mask never costs a blocks x blocks matrix.
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
 import torch
 
-from dflash_compile.export.dflash_v1 import DflashV1, rope_tables
+from dflash_compile.export.dflash_v1 import DflashV1
+from dflash_compile.export.rope import drafter_tables
 
 from .blocks import BlockBatch
 
@@ -20,6 +23,19 @@ def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tens
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
+_TABLES: WeakKeyDictionary[DflashV1, tuple[torch.Tensor, torch.Tensor]] = WeakKeyDictionary()
+"""rotary tables by drafter: made once, and again when a longer sequence comes"""
+
+
+def _tables(model: DflashV1, positions: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """cos and sin as the engines have them, scaling included, float32 [positions or more, hd / 2]."""
+    known = _TABLES.get(model)
+    if known is None or len(known[0]) < positions or known[0].device != device:
+        cos, sin = drafter_tables(model.spec, positions)
+        known = _TABLES[model] = (cos.to(device), sin.to(device))
+    return known
+
+
 class BlockAttend:
     """`Attend` for training: contexts [N, T], blocks [N, A, B] flattened to [N, A * B] rows."""
 
@@ -27,9 +43,9 @@ class BlockAttend:
         """`context` [N, T, H] is the context feature; `anchors` [N, A] absolute positions."""
         self.model, self.block = model, block
         self.shape = (*anchors.shape, block)
-        spec, device = model.spec, context.device
+        device = context.device
         length = context.shape[1]
-        cos, sin = (t.to(device) for t in rope_tables(spec.rope_theta, spec.head_dim, max(length, int(anchors.max()) + block)))
+        cos, sin = _tables(model, max(length, int(anchors.max()) + block), device)
         rows = (anchors[:, :, None] + torch.arange(block, device=device)).flatten(1)
         self.row_tables = [t[rows][:, None].to(dtype) for t in (cos, sin)]
         context_tables = [t[None, None, :length].to(dtype) for t in (cos, sin)]
@@ -44,8 +60,11 @@ class BlockAttend:
         column = torch.arange(length, device=rows.device)
         before = column < anchors.repeat_interleave(self.block, dim=1)[:, :, None]
         windows = self.model.spec.windows or (None,) * self.model.spec.layers
-        seen = [before if w is None else before & (rows[:, :, None] - column < w) for w in windows]
-        return [torch.zeros(s.shape, dtype=dtype, device=rows.device).masked_fill_(~s, float("-inf"))[:, None, None] for s in seen]
+        biases = {}
+        for window in set(windows):
+            seen = before if window is None else before & (rows[:, :, None] - column < window)
+            biases[window] = torch.zeros(seen.shape, dtype=dtype, device=rows.device).masked_fill_(~seen, float("-inf"))[:, None, None]
+        return [biases[window] for window in windows]
 
     def _block_bias(self, layer: int, like: torch.Tensor) -> torch.Tensor:
         """Additive [B, B]: `-inf` where a row may not see another row of its block."""
@@ -80,9 +99,10 @@ class BlockAttend:
 def draft_hidden(model: DflashV1, batch: BlockBatch, embedding: torch.Tensor, block: int, dtype: torch.dtype) -> torch.Tensor:
     """Final hidden states of rows 1.. of every block, [N, A, block - 1, H].
 
-    `embedding` [V, H] is the target's. Meant to run under bfloat16 autocast: its range holds the features' spikes, float16's does not.
+    `embedding` [V, H] is the target's. `dtype` is float32, or bfloat16 under autocast: its range holds the features' spikes,
+    float16's does not.
     """
-    context = model.context_feature(batch.features)
+    context = model.context_feature(batch.features.to(dtype))
     n, anchors = batch.anchors.shape
     ids = torch.full((n, anchors, block), model.spec.mask_id, device=batch.anchors.device)
     ids[:, :, 0] = batch.anchor_tokens

@@ -46,7 +46,7 @@ def matches(
     features: torch.Tensor,
     prompt: int,
     block: int,
-    dtype: torch.dtype = torch.bfloat16,
+    dtype: torch.dtype,
 ) -> torch.Tensor:
     """Accepted proposals at every possible anchor of one sequence, int64 [length - 1 - prompt].
 
@@ -63,10 +63,26 @@ def matches(
         context, places, anchor_tokens = (t.to(device) for t in parts)
         batch = BlockBatch(context, places, anchor_tokens, wanted[None])
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
-            proposals = (draft_hidden(model, batch, embedding, block, dtype)[0] @ head.T).argmax(-1)
-        right = (proposals == wanted) & (wanted != IGNORED)
-        accepted.append(right.int().cumprod(-1).sum(-1).cpu())
+            hidden = draft_hidden(model, batch, embedding, block, dtype)[0]
+            accepted.append(_leading_matches(hidden, head, wanted).cpu())
     return torch.cat(accepted) if accepted else torch.empty(0, dtype=torch.long)
+
+
+def _leading_matches(hidden: torch.Tensor, head: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """How many leading proposals of each block are `wanted` [A, B - 1], int64 [A].
+
+    The head is most of the work, and most proposals are behind a wrong one: a column is scored only where all before it stand.
+    """
+    counts = torch.zeros(len(hidden), dtype=torch.long, device=hidden.device)
+    standing = torch.arange(len(hidden), device=hidden.device)
+    for k in range(wanted.shape[1]):
+        labels = wanted[standing, k]
+        right = ((hidden[standing, k] @ head.T).argmax(-1) == labels) & (labels != IGNORED)
+        standing = standing[right]
+        if not len(standing):
+            break
+        counts[standing] += 1
+    return counts
 
 
 def walk(accepted: torch.Tensor, block: int) -> Acceptance:
@@ -83,12 +99,17 @@ def walk(accepted: torch.Tensor, block: int) -> Acceptance:
 
 
 def evaluate(
-    model: DflashV1, embedding: torch.Tensor, head: torch.Tensor, sequences: Iterable[tuple[torch.Tensor, torch.Tensor, int]], block: int
+    model: DflashV1,
+    embedding: torch.Tensor,
+    head: torch.Tensor,
+    sequences: Iterable[tuple[torch.Tensor, torch.Tensor, int]],
+    block: int,
+    dtype: torch.dtype,
 ) -> Acceptance:
-    """Acceptance over (tokens, features, prompt length) triples. `head` [V, H] is the target's output head."""
+    """Acceptance over (tokens, features, prompt length) triples. `head` [V, H] is the target's output head, in `dtype`."""
     was_training = model.training
     model.eval()
-    walks = [walk(matches(model, embedding, head, t, f, p, block), block) for t, f, p in sequences]
+    walks = [walk(matches(model, embedding, head, t, f, p, block, dtype), block) for t, f, p in sequences]
     model.train(was_training)
     reached = tuple(sum(column) for column in zip(*(w.reached for w in walks), strict=True))
     return Acceptance(sum(w.tokens for w in walks), sum(w.cycles for w in walks), reached)

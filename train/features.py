@@ -9,6 +9,7 @@ store.json     {"version", "width", "taps", "target"}
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from typing import Any
 
 import torch
 
+from dflash_compile.export.checkpoint import TargetCheckpoint
 from dflash_compile.runtime.errors import DFlashError, ExitCode, UsageError
 
 VERSION = 1
@@ -48,6 +50,12 @@ def _read(path: Path, text: str) -> Any:
 
 def _damaged(path: Path, why: str) -> UsageError:
     return UsageError("a feature folder is damaged", where=str(path), why=why, fix="delete the folder: its sequences are generated again")
+
+
+def owner_of(checkpoint: TargetCheckpoint) -> str:
+    """Name and hash of a target: features of two models of the same name must never mix."""
+    digest = hashlib.sha256("".join(f"{name} {sha}\n" for name, sha in sorted(checkpoint.files.items())).encode())
+    return f"{checkpoint.spec.name} {digest.hexdigest()[:16]}"
 
 
 class FeatureStore:

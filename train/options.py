@@ -7,6 +7,19 @@ from dataclasses import dataclass
 
 from dflash_compile.runtime.errors import UsageError
 
+PRECISIONS = ("auto", "bfloat16", "float32")
+BOUNDS: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(("layers", "response_tokens", "response_limit", "steps", "sequences", "anchors", "loss_vocabulary", "evaluate_every"), (1, math.inf)),
+    "block": (2, 64),
+    "held_out": (2, math.inf),  # with 1 nothing is left to train on
+    "text_tokens": (0, math.inf),
+    "weight_decay": (0, math.inf),
+    "checkpoint_seconds": (0, math.inf),
+    "seed": (0, (1 << 32) - 1),
+    "soft_share": (0, 1),
+}
+"""least and greatest value of options"""
+
 
 @dataclass(frozen=True)
 class TrainOptions:
@@ -47,28 +60,28 @@ class TrainOptions:
     checkpoint_seconds: float = 300.0
     seed: int = 0
 
+    precision: str = "auto"
+    """of the products: "bfloat16", "float32", or "auto", which takes bfloat16 where the device has it in hardware"""
+
     def __post_init__(self) -> None:
-        positive = ("layers", "response_tokens", "response_limit", "steps", "sequences", "anchors", "loss_vocabulary", "held_out", "evaluate_every")
-        for name in positive:
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}", where=f"training option {name}")
-        if not 2 <= self.block <= 64:
-            raise UsageError(f"block must be between 2 and 64 rows, not {self.block}", where="training option block")
-        if self.held_out < 2:
-            raise UsageError("held_out must be at least 2: with 1 nothing is left to train on", where="training option held_out")
-        if self.text_tokens < 0:
-            raise UsageError(f"text_tokens must not be negative, not {self.text_tokens}", where="training option text_tokens")
-        for name in ("minutes", "learning_rate"):
+        for name, (least, most) in BOUNDS.items():
             value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:  # NaN compares to nothing
-                raise UsageError(f"{name} must be above 0 and finite, not {value}", where=f"training option {name}")
-        if not 0 <= self.seed < 1 << 32:
-            raise UsageError(f"seed must be between 0 and {(1 << 32) - 1}, not {self.seed}", where="training option seed")
-        if not 0 <= self.soft_share <= 1:
-            raise UsageError(f"soft_share must be between 0 and 1, not {self.soft_share}", where="training option soft_share")
+            if value is not None and not least <= value <= most:  # NaN compares to nothing
+                allowed = f"at least {least}" if most == math.inf else f"between {least} and {most}"
+                raise _wrong(name, f"must be {allowed}, not {value}", f"give a number {allowed}")
+        for name in ("minutes", "learning_rate", "clip"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise _wrong(name, f"must be above 0 and finite, not {value}", "give a finite number above 0")
         for name in ("warm_up", "full_share"):
             if not 0 <= getattr(self, name) < 1:
-                raise UsageError(f"{name} is a share of the run, between 0 and 1, not {getattr(self, name)}", where=f"training option {name}")
+                raise _wrong(name, f"is a share of the run, between 0 and 1, not {getattr(self, name)}", "give a number from 0 to just under 1")
+        if self.precision not in PRECISIONS:
+            raise _wrong("precision", f"cannot be {self.precision!r}", f"give one of: {', '.join(PRECISIONS)}")
+
+
+def _wrong(name: str, what: str, fix: str) -> UsageError:
+    return UsageError(f"{name} {what}", where=f"training option {name}", fix=fix)
 
 
 def default_taps(layers: int, count: int = 5) -> tuple[int, ...]:

@@ -17,9 +17,10 @@ from jinja2 import TemplateError
 from dflash_compile.runtime.errors import UsageError
 
 from .features import FeatureStore
-from .generation import BatchedGenerator, Request, Sequence
+from .generation import BatchedGenerator
 from .prompts import template_prompts
 from .raw_text import TAG
+from .request import Request, Sequence
 
 ASK = "ask"
 ANSWER = "answer"
@@ -76,6 +77,8 @@ class ResponseWriter:
         self.random = random.Random(plan.seed * 7919 + len(store.entries))
         self.templates = template_prompts(plan.seed * 104729 + len(store.entries))
         self.questions: deque[tuple[int, ...]] = deque()
+        self.passed_over = 0
+        """prompts left out because they do not fit a slot together with their answer"""
 
     def run(self, on_progress: Callable[[int, int], None] = lambda done, total: None) -> None:
         """Generate and store. `on_progress(tokens kept, tokens wanted)` after every sequence."""
@@ -97,12 +100,15 @@ class ResponseWriter:
 
     def _requests(self) -> Iterator[Request]:
         """Requests that fit a slot; a source that gives none for long is an error, not an endless search."""
-        passed_over = 0
+        in_a_row = 0
         for request in self._wanted():
-            if len(request.prompt) + request.limit <= self.generator.length:
-                passed_over = 0
+            if self.generator.fits(request):
+                in_a_row = 0
                 yield request
-            elif (passed_over := passed_over + 1) > 1000:
+                continue
+            self.passed_over += 1
+            in_a_row += 1
+            if in_a_row > 1000:
                 raise UsageError(
                     "no training prompt fits",
                     why=f"prompt and answer together have {self.generator.length} rows, and the chat template alone may take most of them",

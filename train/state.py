@@ -25,27 +25,35 @@ class Clock:
     """block rows trained on"""
 
 
-def save_state(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, clock: Clock) -> None:
-    """Write everything a resumed run needs; the old file stays until the new one is whole."""
+def save_state(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, clock: Clock, start: str) -> None:
+    """Write everything a resumed run needs; the old file stays until the new one is whole. `start` names the first weights."""
     tensors = {f"model.{name}": p.detach().contiguous() for name, p in model.named_parameters()}
     for name, parameter in model.named_parameters():
         for key, value in optimiser.state.get(parameter, {}).items():
             tensors[f"{key}.{name}"] = torch.as_tensor(value).detach().clone().contiguous()
     partial = path.with_suffix(".partial")
-    save_file(tensors, partial, metadata={"clock": json.dumps(asdict(clock))})
+    save_file(tensors, partial, metadata={"clock": json.dumps(asdict(clock)), "start": start})
     partial.replace(path)
 
 
-def load_state(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> Clock:
+def load_state(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, start: str) -> Clock:
     """Restore `model` and `optimiser` in place, on the model's device.
 
-    Raises `UsageError` for the state of a drafter of another shape, and for a file that cannot be read.
+    Raises `UsageError` for the state of a drafter of another shape or another `start`, and for a file that cannot be read.
     """
     try:
         opened: Any = safe_open(path, framework="pt")
-        clock = Clock(**json.loads(opened.metadata()["clock"]))
+        metadata = opened.metadata()
+        clock = Clock(**json.loads(metadata["clock"]))
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise UsageError("the training state is damaged", where=str(path), why=str(error), fix="delete it: training starts over, the features stay") from error
+    if (found := metadata.get("start", start)) != start:
+        raise UsageError(
+            "the training state began elsewhere",
+            where=str(path),
+            why=f"its first weights were those of: {found}; this run asks for: {start}",
+            fix="give the same --from (or none) as the first run, or another --work folder",
+        )
     with opened as file:
         for name, parameter in model.named_parameters():
             if f"model.{name}" not in file.keys() or tuple(file.get_slice(f"model.{name}").get_shape()) != tuple(parameter.shape):  # noqa: SIM118

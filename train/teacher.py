@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from .blocks import BlockBatch
+from .compute import Compute
 
 
 class Teacher(nn.Module):
@@ -27,11 +28,11 @@ class Teacher(nn.Module):
         self.width = target.config.hidden_size
         self.requires_grad_(False)
 
-    def low(self, device: str) -> Teacher:
-        """Itself on `device` with bfloat16 weights. The rotary frequencies stay float32: rounded, they drift with distance."""
-        self.layers.to(device, torch.bfloat16)
-        self.norm.to(device, torch.bfloat16)
-        self.rotary.to(device)
+    def on(self, compute: Compute) -> Teacher:
+        """Itself where and as `compute` says. The rotary frequencies stay float32: rounded, they drift with distance."""
+        self.layers.to(compute.device, compute.dtype)
+        self.norm.to(compute.device, compute.dtype)
+        self.rotary.to(compute.device)
         return self
 
     @torch.no_grad()
@@ -44,11 +45,15 @@ class Teacher(nn.Module):
             x = layer(x, attention_mask=None, position_ids=positions, position_embeddings=rotary)
         return self.norm(x)  # type: ignore[no-any-return]
 
-    def rows(self, batch: BlockBatch) -> torch.Tensor:
-        """Its hidden state for every proposal of a batch, [N, A, B - 1, H]: that of the token before the one proposed."""
+    def rows(self, batch: BlockBatch, kept: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the head saw before each proposal that `kept` (bool [N, A, B - 1]) marks: hidden states [U, H] and int64 [kept].
+
+        The second says which row of the first belongs to each kept proposal: that of the token before it. Blocks overlap, so
+        there are fewer rows than proposals.
+        """
         hidden = self.hidden(batch.features)
-        count = batch.labels.shape[-1]
-        places = batch.anchors[:, :, None] + torch.arange(count, device=hidden.device)
-        places = places.clamp(max=hidden.shape[1] - 1).flatten(1)
-        rows = hidden.gather(1, places[:, :, None].expand(-1, -1, hidden.shape[-1]))
-        return rows.view(*batch.labels.shape, -1)
+        sequences, length = hidden.shape[:2]
+        places = batch.anchors[:, :, None] + torch.arange(kept.shape[-1], device=hidden.device)
+        places = places.clamp(max=length - 1) + length * torch.arange(sequences, device=hidden.device)[:, None, None]
+        used, which = places[kept].unique(return_inverse=True)
+        return hidden.flatten(0, 1)[used], which

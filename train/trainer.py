@@ -15,6 +15,7 @@ from dflash_compile.export.dflash_v1 import DflashV1
 from dflash_compile.runtime.errors import UsageError
 
 from .blocks import IGNORED, BlockBatch, gamma_for, row_weights
+from .compute import Compute, choose_compute
 from .data import Corpus
 from .draft_forward import draft_hidden
 from .evaluate import Acceptance, evaluate
@@ -67,21 +68,26 @@ def block_loss(
     gamma: float,
     teacher: Teacher | None = None,
     soft_share: float = 0.0,
+    dtype: torch.dtype = torch.float32,
 ) -> torch.Tensor:
     """Cross-entropy of every labelled row, weighted exp(-(k - 1) / gamma) and divided by the weights' sum.
 
-    With a `teacher`, `soft_share` of it is against the target's distribution over the same vocabulary.
+    With a `teacher`, `soft_share` of it is against the target's distribution over the same vocabulary. `dtype` is the one
+    that autocast, where it is on, computes in.
     """
     block = batch.labels.shape[-1] + 1
-    hidden = draft_hidden(model, batch, embedding, block, torch.bfloat16)
+    hidden = draft_hidden(model, batch, embedding, block, dtype)
     labels = vocabulary.labels(batch.labels)
     kept = labels != IGNORED
-    logits = hidden[kept] @ vocabulary.head.T
+    logits = (hidden[kept] @ vocabulary.head.T).float()
     weights = row_weights(block, gamma).to(logits.device).expand(labels.shape)[kept]
-    losses = F.cross_entropy(logits.float(), labels[kept], reduction="none")
-    if teacher is not None and soft_share > 0:
-        wanted = (teacher.rows(batch)[kept] @ vocabulary.head.T).float().softmax(-1)
-        losses = (1 - soft_share) * losses + soft_share * F.cross_entropy(logits.float(), wanted, reduction="none")
+    if teacher is None or soft_share == 0:
+        losses = F.cross_entropy(logits, labels[kept], reduction="none")
+    else:  # one cross-entropy against the mixture is that of both
+        rows, which = teacher.rows(batch, kept)
+        wanted = (rows @ vocabulary.head.T).float().softmax(-1)[which].mul_(soft_share)
+        wanted[torch.arange(len(wanted), device=wanted.device), labels[kept]] += 1 - soft_share
+        losses = F.cross_entropy(logits, wanted, reduction="none")
     return (losses * weights).sum() / weights.sum()
 
 
@@ -97,22 +103,28 @@ class Trainer:
         options: TrainOptions,
         state: Path,
         teacher: Teacher | None = None,
+        start: str = "target",
+        compute: Compute | None = None,
     ) -> None:
         """`embedding`, `head` [V, H] float32 on the model's device; `state` is the checkpoint file, resumed from when it exists.
 
-        Without a `teacher` the loss knows only the tokens that were said.
+        Without a `teacher` the loss knows only the tokens that were said. `start` names the weights `model` comes with: a state
+        that began with others is refused. `compute` by default follows `options.precision` on the embedding's device.
         """
+        self.start = start
         self.model, self.corpus, self.options, self.state, self.teacher = model, corpus, options, state, teacher
-        self.device = embedding.device
+        self.compute = compute or choose_compute(options.precision, embedding.device)
+        self.device = self.compute.device
         self.embedding, self.head = embedding, head
-        self.optimiser = torch.optim.AdamW(model.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay, betas=(0.9, 0.95))
-        self.clock = load_state(state, model, self.optimiser) if state.exists() else Clock()
-        low = self.head.to(torch.bfloat16)
-        self.frequent = Vocabulary(low, corpus.frequent_tokens(options.loss_vocabulary).to(self.device))
-        self.whole = Vocabulary(low, None)
+        decay, fused = options.weight_decay, self.device.type == "cpu"  # elsewhere torch groups the updates by itself
+        self.optimiser = torch.optim.AdamW(model.parameters(), lr=options.learning_rate, weight_decay=decay, betas=(0.9, 0.95), fused=fused or None)
+        self.clock = load_state(state, model, self.optimiser, start) if state.exists() else Clock()
+        self.low_head = head.to(self.compute.dtype)
+        self.frequent = Vocabulary(self.low_head, corpus.frequent_tokens(options.loss_vocabulary).to(self.device))
+        self.whole = Vocabulary(self.low_head, None)
         self.held_out = [corpus.triple(item) for item in corpus.test[:48]]
         if not self.held_out:
-            raise UsageError("no sequence is left to measure τ on", where="training option held_out", fix="generate more responses, or lower held_out")
+            raise UsageError("no sequence is left to measure τ on", where="--held-out", fix="ask for more --response-tokens, or lower --held-out")
 
     @property
     def done(self) -> float:
@@ -121,15 +133,17 @@ class Trainer:
             return min(1.0, self.clock.seconds / (60 * self.options.minutes))
         return min(1.0, self.clock.step / self.options.steps)
 
-    def _step(self) -> float:
+    def train_step(self) -> float:
+        """Train on the batch of the clock's step; its loss. The caller moves the clock."""
         options = self.options
         batch = self.corpus.batch(self.clock.step, options.seed, options.sequences, options.anchors, options.block)
         batch = BlockBatch(*(t.to(self.device) for t in (batch.features, batch.anchors, batch.anchor_tokens, batch.labels)))
         for group in self.optimiser.param_groups:
             group["lr"] = rate_at(self.done, options)
         vocabulary = self.whole if self.done > 1 - options.full_share else self.frequent
-        with torch.autocast(self.device.type, dtype=torch.bfloat16):
-            loss = block_loss(self.model, batch, self.embedding, vocabulary, gamma_for(options.block), self.teacher, options.soft_share)
+        gamma, dtype = gamma_for(options.block), self.compute.dtype
+        with self.compute.autocast():
+            loss = block_loss(self.model, batch, self.embedding, vocabulary, gamma, self.teacher, options.soft_share, dtype)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), options.clip)
         self.optimiser.step()
@@ -139,7 +153,7 @@ class Trainer:
 
     def acceptance(self) -> Acceptance:
         """τ and acceptance by position on the held-out sequences."""
-        return evaluate(self.model, self.embedding, self.head.to(torch.bfloat16), self.held_out, self.options.block)
+        return evaluate(self.model, self.embedding, self.low_head, self.held_out, self.options.block, self.compute.dtype)
 
     def run(self, on_event: Callable[[TrainEvent], None] = lambda event: None) -> None:
         """Train to the end of the schedule. Interrupting loses at most `checkpoint_seconds` of work."""
@@ -148,14 +162,14 @@ class Trainer:
         try:
             while self.done < 1:
                 start = time.monotonic()
-                loss = self._step()
+                loss = self.train_step()
                 self.clock.step += 1
                 self.clock.seconds += time.monotonic() - start
                 due = self.clock.step % self.options.evaluate_every == 0 or self.done >= 1
                 acceptance = self.acceptance() if due else None
                 on_event(TrainEvent(self.done, replace(self.clock), loss, rate_at(self.done, self.options), acceptance))
                 if time.monotonic() - saved > self.options.checkpoint_seconds:
-                    save_state(self.state, self.model, self.optimiser, self.clock)
+                    save_state(self.state, self.model, self.optimiser, self.clock, self.start)
                     saved = time.monotonic()
         finally:
-            save_state(self.state, self.model, self.optimiser, self.clock)
+            save_state(self.state, self.model, self.optimiser, self.clock, self.start)

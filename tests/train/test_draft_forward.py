@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dflash_compile.export.dflash_v1 import CachedAttend, DflashV1, rope_tables
+from dflash_compile.export.dflash_v1 import CachedAttend, DflashV1
+from dflash_compile.export.rope import drafter_tables
 from dflash_compile.train.blocks import pack
 from dflash_compile.train.draft_forward import draft_hidden
 
@@ -17,7 +18,7 @@ BLOCK = 5
 def _cached(model: DflashV1, features: torch.Tensor, anchor: int, token: int, embedding: torch.Tensor) -> torch.Tensor:
     """Inject the context, draft one block: the way an engine does it."""
     spec = model.spec
-    cos, sin = rope_tables(spec.rope_theta, spec.head_dim, 128)
+    cos, sin = drafter_tables(spec, 128)
     caches = [torch.full((1, spec.kv_heads, 64, spec.head_dim), 9.0) for _ in range(2 * spec.layers)]
     caches = CachedAttend(spec, cos, sin, torch.tensor([0], dtype=torch.int32), caches).inject(model, features[None, :anchor])
     block = torch.tensor([[token] + [spec.mask_id] * (BLOCK - 1)])
@@ -28,6 +29,8 @@ def _cached(model: DflashV1, features: torch.Tensor, anchor: int, token: int, em
 VARIANTS = {
     "full": {},
     "windowed": {"windows": (4, None), "causal": (False, False)},
+    "scaled positions": {"rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+    "scaled positions and queries": {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}},
     "causal window": {"windows": (3, 6), "causal": (True, False)},
 }
 

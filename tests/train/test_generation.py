@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from dflash_compile.train.generation import BatchedGenerator, Request, Sequence
+from dflash_compile.train.generation import BatchedGenerator
+from dflash_compile.train.request import Request, Sequence
 
 from .tiny import HIDDEN, TAPS, VOCAB, target
 
@@ -34,6 +35,7 @@ def test_requests_that_do_not_fit_are_passed_over() -> None:
     batched = BatchedGenerator(target(), TAPS, frozenset({2}), slots=2, length=20)
     batched.run(iter([Request(tuple(range(8, 24)), 10), Request((9, 10), 6)]), done.append)
     assert [s.request.prompt for s in done] == [(9, 10)]
+    assert batched.passed_over == 1
 
 
 def test_sampling_is_repeatable_and_not_greedy() -> None:

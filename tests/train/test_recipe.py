@@ -6,14 +6,20 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import models
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from dflash_compile.export import open_drafter, open_target, pair
-from dflash_compile.runtime.errors import DFlashError, UsageError
+from dflash_compile.runtime.errors import DFlashError, PairingError, UsageError
+from dflash_compile.train.from_drafter import options_of
+from dflash_compile.train.log import read_log
 from dflash_compile.train.options import TrainOptions
-from dflash_compile.train.recipe import TrainProgress, train
+from dflash_compile.train.progress import TrainProgress
+from dflash_compile.train.recipe import train
 
 SHORT = {"steps": 6, "sequences": 2, "anchors": 6, "evaluate_every": 4}
 OPTIONS = TrainOptions(layers=1, block=4, response_tokens=600, response_limit=24, text_tokens=400, loss_vocabulary=64, held_out=5, **SHORT)
@@ -27,7 +33,9 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_drafter_comes_out_that_pairs_with_its_target(target: Path, tmp_path: Path) -> None:
     checkpoint = open_target(target)
     seen: list[TrainProgress] = []
-    drafter = train(checkpoint, tmp_path / "drafter", OPTIONS, tmp_path / "work", on_progress=seen.append)
+    result = train(checkpoint, tmp_path / "drafter", OPTIONS, tmp_path / "work", on_progress=seen.append)
+    drafter = result.drafter
+    assert result.steps == 6
     opened = open_drafter(drafter)
     assert pair(checkpoint, opened).drafter.block == 4
     assert opened.text_hash
@@ -37,6 +45,9 @@ def test_a_drafter_comes_out_that_pairs_with_its_target(target: Path, tmp_path: 
     log = [json.loads(line) for line in (tmp_path / "work" / "log.jsonl").read_text().splitlines()]
     assert [entry["step"] for entry in log] == [1, 2, 3, 4, 5, 6]
     assert [entry["step"] for entry in log if "tau" in entry] == [4, 6]
+    assert log[-1]["tau"] == result.acceptance.tau
+    assert result.curve == drafter / "curve.png"
+    assert (drafter / "curve.png").read_bytes() == (tmp_path / "work" / "curve.png").read_bytes()
 
     with pytest.raises(UsageError):
         train(checkpoint, drafter, OPTIONS, tmp_path / "work")
@@ -44,6 +55,13 @@ def test_a_drafter_comes_out_that_pairs_with_its_target(target: Path, tmp_path: 
     train(checkpoint, drafter, replace(OPTIONS, steps=8), tmp_path / "work", force=True, on_progress=seen.append)
     assert {progress.phase for progress in seen} == {"training"}, "responses are kept"
     assert [progress.event.clock.step for progress in seen if progress.event] == [7, 8]
+    seen.clear()
+    again = train(checkpoint, drafter, replace(OPTIONS, steps=8), tmp_path / "work", force=True, on_progress=seen.append)
+    assert (again.steps, seen) == (0, []), "the run was over"
+    assert again.acceptance.cycles > 0, "and is measured all the same"
+    train(checkpoint, drafter, replace(OPTIONS, steps=2), tmp_path / "work", force=True, on_progress=seen.append, restart=True)
+    assert [progress.event.clock.step for progress in seen if progress.event] == [1, 2]
+    assert [entry.step for entry in read_log(tmp_path / "work" / "log.jsonl")] == [1, 2]
 
 
 @pytest.mark.parametrize("wrong", [{"layers": 2}, {"taps": (0, 1)}])
@@ -82,6 +100,9 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(target: Pa
         train(flat, tmp_path / "drafter", OPTIONS, tmp_path / "work")
     with pytest.raises(UsageError, match="5 layers for a target of 4"):
         train(checkpoint, tmp_path / "drafter", replace(OPTIONS, layers=5), tmp_path / "work")
+    for taps in ((0, 3), (1, 1), (-1, 2), ()):
+        with pytest.raises(UsageError, match="taps"):
+            train(checkpoint, tmp_path / "drafter", replace(OPTIONS, taps=taps), tmp_path / "work")
     with pytest.raises(UsageError, match="feature folder"):
         train(checkpoint, tmp_path / "drafter", OPTIONS, tmp_path / "work", (tmp_path / "none",))
     assert [path.name for path in tmp_path.iterdir()] == ["flat"]
@@ -115,3 +136,54 @@ def test_a_target_without_a_chat_template_is_refused(tmp_path: Path) -> None:
         config.write_text(json.dumps(settings))
     with pytest.raises(UsageError, match="chat template"):
         train(open_target(folder), tmp_path / "drafter", OPTIONS, tmp_path / "work")
+
+
+def _tensors(drafter: Path) -> dict[str, torch.Tensor]:
+    return load_file(drafter / "model.safetensors")
+
+
+def test_training_starts_from_another_drafter(target: Path, tmp_path: Path) -> None:
+    """A step too small to see leaves the weights it began with, at another block, and the state remembers where it began."""
+    checkpoint = open_target(target)
+    start = open_drafter(models.write_drafter(tmp_path / "start", target, layers=1, block=8, taps=(0, 1)))
+    options = replace(OPTIONS, **(options_of(start.spec) | {"block": 4, "steps": 1, "learning_rate": 1e-12}))
+    written = train(checkpoint, tmp_path / "next", options, tmp_path / "work", start=start).drafter
+    for name, tensor in _tensors(written).items():
+        assert torch.equal(tensor, _tensors(tmp_path / "start")[name].to(torch.bfloat16)), name
+    assert open_drafter(written).spec.block == 4
+    assert "the drafter start" in (written / "README.md").read_text()
+    with pytest.raises(UsageError, match="began elsewhere"):
+        train(checkpoint, written, replace(options, steps=2), tmp_path / "work", force=True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "named"),
+    [
+        ({"layers": 2}, "layers is 2, not 1"),
+        ({"taps": (0, 2)}, "taps is [0, 2], not [0, 1]"),
+        ({"mask_id": 9}, "mask_id is 9, not 3"),
+        ({"intermediate_size": 96}, "intermediate is 96, not 128"),
+        ({"num_key_value_heads": 4}, "kv_heads is 4, not 2"),
+        ({"rope_theta": 5.0}, "rope_theta is 5.0, not"),
+        ({"layer_types": ["sliding_attention"], "use_sliding_window": True, "sliding_window": 8}, "windows is [8], not [None]"),
+    ],
+    ids=str,
+)
+def test_a_drafter_of_another_shape_cannot_be_the_start(target: Path, tmp_path: Path, shape: dict[str, Any], named: str) -> None:
+    start = open_drafter(models.write_drafter(tmp_path / "start", target, **({"layers": 1, "block": 4} | shape)))
+    options = replace(OPTIONS, taps=(0, 1), mask_id=models.MASK)
+    with pytest.raises(PairingError) as caught:
+        train(open_target(target), tmp_path / "drafter", options, tmp_path / "work", start=start)
+    assert named in caught.value.why
+    assert not (tmp_path / "work").exists()
+
+
+def test_a_start_names_every_difference_and_another_targets_drafter_is_refused(target: Path, tmp_path: Path) -> None:
+    start = open_drafter(models.write_drafter(tmp_path / "start", target, layers=2, taps=(0, 2), mask_id=9))
+    with pytest.raises(PairingError) as caught:
+        train(open_target(target), tmp_path / "drafter", replace(OPTIONS, taps=(0, 1)), tmp_path / "work", start=start)
+    assert [name for name in ("layers", "taps", "mask_id", "hidden", "block") if f"{name} is" in caught.value.why] == ["layers", "taps", "mask_id"]
+    alien = models.write_drafter(tmp_path / "alien", target, layers=1, block=4, num_target_layers=12)
+    options = replace(OPTIONS, taps=(0, 1), mask_id=models.MASK)
+    with pytest.raises(PairingError, match="target of 12 layers"):
+        train(open_target(target), tmp_path / "drafter", options, tmp_path / "work", start=open_drafter(alien))

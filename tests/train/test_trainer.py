@@ -57,11 +57,10 @@ def test_training_raises_tau_to_what_the_features_know_and_no_further(corpus: Co
     assert before.tau < 1.2
     assert 2.0 < after.tau < 3.2
     assert after.by_position[2] < 0.1
-    head = trainer.head.to(torch.bfloat16)
     swapped = [(t, f.roll(HIDDEN, dims=1), p) for t, f, p in trainer.held_out]
     late = [(t, f.roll(1, dims=0), p) for t, f, p in trainer.held_out]
     for wrong in (swapped, late):
-        assert evaluate(trainer.model, trainer.embedding, head, wrong, 5).tau < after.tau - 0.5
+        assert evaluate(trainer.model, trainer.embedding, trainer.low_head, wrong, 5, trainer.compute.dtype).tau < after.tau - 0.5
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(corpus: Corpus, tmp_path: Path) -> None:
@@ -94,7 +93,10 @@ def test_warm_start_takes_the_last_layers(corpus: Corpus) -> None:
     assert float(model.layers[1].self_attn.k_norm.weight.detach().mean()) == pytest.approx(float(keys.square().mean().sqrt()), rel=1e-3)
 
 
-@pytest.mark.parametrize("wrong", [{"block": 1}, {"steps": 0}, {"held_out": 1}, {"minutes": 0.0}, {"warm_up": 1.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"block": 1}, {"steps": 0}, {"held_out": 1}, {"minutes": 0.0}, {"warm_up": 1.0}, {"precision": "int3"}, {"text_tokens": -1}, {"soft_share": 1.5}]
+)
 def test_options_that_cannot_work_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError, match=next(iter(wrong))) as caught:
         TrainOptions(**wrong)  # type: ignore[arg-type]
+    assert caught.value.fix

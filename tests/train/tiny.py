@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -28,7 +30,13 @@ def target(seed: int = 0) -> LlamaForCausalLM:
     return LlamaForCausalLM(config).eval()
 
 
-def drafter(seed: int = 0, block: int = 5, windows: tuple[int | None, ...] = (), causal: tuple[bool, ...] = ()) -> DflashV1:
+def drafter(
+    seed: int = 0,
+    block: int = 5,
+    windows: tuple[int | None, ...] = (),
+    causal: tuple[bool, ...] = (),
+    rope_scaling: Mapping[str, object] | None = None,
+) -> DflashV1:
     torch.manual_seed(seed)
     spec = DrafterSpec(
         dialect="zlab_v1",
@@ -50,5 +58,6 @@ def drafter(seed: int = 0, block: int = 5, windows: tuple[int | None, ...] = (),
         target_layers=LAYERS,
         windows=windows,
         causal=causal,
+        rope_scaling=rope_scaling,
     )
     return DflashV1(spec, len(TAPS) * HIDDEN)

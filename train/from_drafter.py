@@ -1,0 +1,85 @@
+"""A first guess of the drafter's weights: those of another drafter of the same shape.
+
+The block may differ, since no weight depends on it; everything that decides what the weights mean may not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+
+from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
+from dflash_compile.export.dflash_v1 import DflashV1
+from dflash_compile.export.pairing import pair
+from dflash_compile.export.spec import DrafterSpec
+from dflash_compile.runtime.errors import PairingError
+
+COMPARED = (
+    "layers",
+    "hidden",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "intermediate",
+    "vocab",
+    "taps",
+    "mask_id",
+    "attention_bias",
+    "windows",
+    "causal",
+    "rope_theta",
+    "rope_scaling",
+    "rms_eps",
+)
+"""fields of a drafter's spec without which its weights mean something else"""
+
+
+def options_of(spec: DrafterSpec) -> dict[str, Any]:
+    """The fields of `TrainOptions` that a drafter answers by itself, as its training would have been asked for them."""
+    return {"layers": spec.layers, "block": spec.block, "taps": spec.taps, "mask_id": spec.mask_id}
+
+
+def check_start(target: TargetCheckpoint, wanted: DrafterSpec, start: DrafterCheckpoint) -> None:
+    """Raise `PairingError` with every difference when `start` cannot begin the training of `wanted`, or is not for `target`.
+
+    Reads headers only.
+    """
+    differences = [f"{name} is {found}, not {needed}" for name, needed, found in _compared(wanted, start.spec) if needed != found]
+    if differences:
+        raise PairingError(
+            "training cannot start from this drafter",
+            where=f"--from {start.path}",
+            why="; ".join(differences),
+            fix="leave out the options it answers itself (layers, taps, mask id), or start from the target's own layers without --from",
+        )
+    pair(target, start)
+
+
+def _compared(wanted: DrafterSpec, found: DrafterSpec) -> list[tuple[str, object, object]]:
+    return [(name, _plain(wanted, name), _plain(found, name)) for name in COMPARED]
+
+
+def _plain(spec: DrafterSpec, name: str) -> object:
+    """A field in the one form that compares: an empty window or causality list means full attention in every layer."""
+    value: object = getattr(spec, name)
+    empty = {"windows": [None] * spec.layers, "causal": [False] * spec.layers}
+    if name in empty and not value:
+        return empty[name]
+    return list(value) if isinstance(value, tuple) else value
+
+
+@torch.no_grad()
+def take_weights(model: DflashV1, start: DrafterCheckpoint) -> None:
+    """Copy the weights of `start`, which `check_start` has passed, into `model`, whatever float type they are stored in."""
+    for name, parameter in model.named_parameters():
+        parameter.copy_(start.read(name))
+
+
+def start_identity(start: DrafterCheckpoint | None) -> str:
+    """What a run starts from, for its saved state: "target", or a hash of the drafter's weights."""
+    if start is None:
+        return "target"
+    weights = "".join(f"{name} {sha}\n" for name, sha in sorted(start.files.items()) if name.endswith(".safetensors"))
+    return f"drafter {hashlib.sha256(weights.encode()).hexdigest()[:16]}"
