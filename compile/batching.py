@@ -39,7 +39,8 @@ def batched_target(graph_file: Path) -> bytes:
         if node.op_type == "Reshape":
             _keep_batch(graph, node)
     _share_longest(graph, attentions)
-    return ir.to_proto(model).SerializeToString()
+    serialised: bytes = ir.to_proto(model).SerializeToString()
+    return serialised
 
 
 def _open(value: ir.Value, is_cache: bool) -> None:
@@ -61,7 +62,7 @@ def _keep_batch(graph: ir.Graph, node: ir.Node) -> None:
     name = f"batched_{'_'.join(map(str, sizes[1:]))}"
     if name not in graph.initializers:
         tensor = ir.tensor([0, *sizes[1:]], dtype=ir.DataType.INT64, name=name)
-        graph.register_initializer(ir.Value(name=name, const_value=tensor, type=ir.TensorType(ir.DataType.INT64), shape=tensor.shape))
+        graph.register_initializer(ir.Value(name=name, const_value=tensor, type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([len(sizes)])))
     node.replace_input_with(1, graph.initializers[name])
     node.attributes.pop("allowzero", None)  # with it, 0 would be a size
 

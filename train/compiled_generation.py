@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from .compiled_target import CompiledTarget, FloatArray
-from .generation import SAMPLE_TOP_K, Request, Sequence
+from .generation import SAMPLE_TOP_K
+from .request import Request, Sequence
 
 
 @dataclass
@@ -28,10 +29,15 @@ class CompiledGenerator:
     """Continuous batching over a `CompiledTarget`: a slot that finishes takes the next request."""
 
     def __init__(self, target: CompiledTarget, stop_ids: frozenset[int], seed: int = 0) -> None:
+        """Uses all the slots that `target` has reserved."""
         self.target, self.stop_ids, self.length = target, stop_ids, target.length
         self._slots: list[_Slot | None] = [None] * target.slots
         self._random = np.random.default_rng(seed)
         self._tokens, self._positions = np.zeros(target.slots, np.int32), np.zeros(target.slots, np.int32)
+
+    def fits(self, request: Request) -> bool:
+        """Whether prompt and answer fit a slot."""
+        return 0 < len(request.prompt) <= self.length - request.limit
 
     def run(self, requests: Iterator[Request], on_finish: Callable[[Sequence], None]) -> None:
         """Serve `requests` until the iterator ends; `on_finish` gets each sequence as it completes, features in bfloat16."""
@@ -42,7 +48,7 @@ class CompiledGenerator:
                     request = next(requests, None)
                     if request is None:
                         open_ended = False
-                    elif 0 < len(request.prompt) <= self.length - request.limit:
+                    elif self.fits(request):
                         self._admit(index, request)
                         self._retire(index, on_finish)
             if not any(self._slots):

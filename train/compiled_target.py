@@ -20,8 +20,11 @@ class CompiledTarget:
     the runtime: a single row takes a kernel that rounds otherwise.
     """
 
-    def __init__(self, model: bytes, folder: Path, slots: int, length: int, threads: int | None = None) -> None:
-        """`folder` holds the model's weights; `slots` sequences of up to `length` tokens each."""
+    def __init__(self, model: bytes, folder: Path, context: int, identity: str, threads: int | None = None) -> None:
+        """`folder` holds the model's weights, and `context` is the most tokens it has positions for; `identity` names it in feature folders.
+
+        Nothing runs before `reserve`. Raises `IncompatibleError` where ONNX Runtime is missing.
+        """
         try:
             import onnxruntime as ort
         except ImportError as error:
@@ -33,11 +36,18 @@ class CompiledTarget:
         self._session: Any = ort.InferenceSession(model, options, providers=ort.get_available_providers()[:1])
         shapes = {port.name: port.shape for port in (*self._session.get_inputs(), *self._session.get_outputs())}
         self.vocab, self.width = int(shapes["logits"][2]), int(shapes["taps"][2])
-        self.slots, self.length = slots, length
+        self.context, self.identity = context, identity
+        self.slots = self.length = 0
         names = [port.name for port in self._session.get_inputs() if port.name not in ("tokens", "position", "pick")]
         outputs = [port.name for port in self._session.get_outputs() if port.name not in ("logits", "taps")]
         self._ports = list(zip(names, outputs, strict=True))
-        self._caches = [np.zeros((slots, shapes[name][1], length, shapes[name][3]), np.float32) for name in names]
+        self._heads = [(int(shapes[name][1]), int(shapes[name][3])) for name in names]
+        self._caches: list[FloatArray] = []
+
+    def reserve(self, slots: int, length: int) -> None:
+        """Memory for `slots` sequences of up to `length` tokens each, in place of what was reserved before."""
+        self.slots, self.length = slots, length
+        self._caches = [np.zeros((slots, heads, length, width), np.float32) for heads, width in self._heads]
 
     def prefill(self, slot: int, tokens: tuple[int, ...]) -> tuple[FloatArray, FloatArray]:
         """`tokens` from position 0 of `slot`: logits [V] after the last one, taps [S, n * H]."""

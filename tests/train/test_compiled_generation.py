@@ -19,7 +19,7 @@ from dflash_compile.runtime.loop import Limits, run
 from dflash_compile.runtime.statistics import Recorder
 from dflash_compile.train.compiled_generation import CompiledGenerator
 from dflash_compile.train.compiled_target import CompiledTarget
-from dflash_compile.train.generation import Request, Sequence
+from dflash_compile.train.request import Request, Sequence
 
 PROMPTS = [(5, 9, 33, 80), (7,), tuple(range(20, 61)), (90, 91, 92, 200, 17, 6, 6), (300, 4, 8)]
 LIMIT, LENGTH = 14, 64
@@ -41,7 +41,9 @@ def bundle(target: Path, drafter: Path, precision: str) -> Path:
 
 def generator(path: Path, slots: int, stop: frozenset[int] = frozenset(), seed: int = 0) -> CompiledGenerator:
     folder = path / "target"
-    return CompiledGenerator(CompiledTarget(batched_target(folder / "target.onnx"), folder, slots, LENGTH, threads=1), stop, seed)
+    target = CompiledTarget(batched_target(folder / "target.onnx"), folder, LENGTH, "tiny", threads=1)
+    target.reserve(slots, LENGTH)
+    return CompiledGenerator(target, stop, seed)
 
 
 def answers(generator: CompiledGenerator, requests: list[Request]) -> dict[tuple[int, ...], Sequence]:
