@@ -5,22 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from dflash_compile.export.checkpoint import TargetCheckpoint
 from dflash_compile.export.torch_model import load_model
 
+from .compiled_generation import CompiledGenerator
+from .compiled_target import CompiledTarget
 from .compute import Compute
 from .features import FeatureStore
 from .generation import BatchedGenerator
 from .options import TrainOptions
 from .progress import TrainProgress
-from .raw_text import TAG, add_raw_text
+from .raw_text import LENGTH as TEXT_LENGTH
+from .raw_text import TAG, Reader, add_raw_text, reader
+from .request import Generator
 from .responses import ChatFrame, ResponsePlan, ResponseWriter
 
 PROMPT_ROOM = 320
 """rows of a generation slot kept for the prompt"""
+COMPILED_SLOTS = 32
+"""sequences an engine advances at once: more do not raise its tokens per second (docs/benchmarks.md)"""
 
 
-def _tokenizer(checkpoint: TargetCheckpoint) -> Any:
+def tokenizer_of(checkpoint: TargetCheckpoint) -> Any:
+    """The checkpoint's tokenizer and chat template as transformers' object."""
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
@@ -37,25 +46,26 @@ def gather(
     options: TrainOptions,
     compute: Compute,
     report: Callable[[TrainProgress], None],
+    engine: CompiledTarget | None = None,
 ) -> int:
     """Fill `store` up to `options.text_tokens` and `options.response_tokens`; does nothing when it already holds them.
 
-    Returns how many prompts were passed over because prompt and answer do not fit a slot.
+    The target is the transformers model, or its compiled `engine` where one is given. Returns how many prompts were passed
+    over because prompt and answer do not fit a slot.
     """
     texts = sum(e.length for e in store.entries if e.tag == TAG)
     responses = sum(e.length - e.prompt for e in store.entries if e.tag != TAG)
     if texts >= options.text_tokens and responses >= options.response_tokens:
         return 0
-    model = load_model(checkpoint, compute.dtype, str(compute.device))
+    source = _Torch(checkpoint, taps, compute) if engine is None else _Compiled(checkpoint, engine)
 
     def reading(done: int, total: int) -> None:
         report(TrainProgress("plain text", done, total, f"{len(store.entries)} sequences"))
 
-    add_raw_text(store, model, _tokenizer(checkpoint), taps, options.text_tokens, options.seed, reading)
-    length = min(PROMPT_ROOM + options.response_limit, checkpoint.spec.max_positions)
-    generator = BatchedGenerator(model, taps, frozenset(checkpoint.spec.eos_ids), slots=128, length=length, seed=options.seed + len(store.entries))
+    add_raw_text(store, source.reader(), tokenizer_of(checkpoint), options.text_tokens, options.seed, reading)
+    generator = source.generator(PROMPT_ROOM + options.response_limit, options.seed + len(store.entries))
     plan = ResponsePlan(options.response_tokens, options.seed, options.response_limit)
-    writer = ResponseWriter(store, ChatFrame(_tokenizer(checkpoint)), generator, plan)
+    writer = ResponseWriter(store, ChatFrame(tokenizer_of(checkpoint)), generator, plan)
 
     def answering(done: int, total: int) -> None:
         left_out = f", {writer.passed_over} prompts too long" if writer.passed_over else ""
@@ -63,3 +73,33 @@ def gather(
 
     writer.run(answering)
     return writer.passed_over
+
+
+class _Torch:
+    """The target as transformers runs it."""
+
+    def __init__(self, checkpoint: TargetCheckpoint, taps: tuple[int, ...], compute: Compute) -> None:
+        self.checkpoint, self.taps = checkpoint, taps
+        self.model = load_model(checkpoint, compute.dtype, str(compute.device))
+
+    def reader(self) -> Reader:
+        return reader(self.model, self.taps)
+
+    def generator(self, length: int, seed: int) -> Generator:
+        length = min(length, self.checkpoint.spec.max_positions)
+        return BatchedGenerator(self.model, self.taps, frozenset(self.checkpoint.spec.eos_ids), slots=128, length=length, seed=seed)
+
+
+class _Compiled:
+    """The target as a bundle runs it."""
+
+    def __init__(self, checkpoint: TargetCheckpoint, engine: CompiledTarget) -> None:
+        self.checkpoint, self.engine = checkpoint, engine
+
+    def reader(self) -> Reader:
+        self.engine.reserve(1, TEXT_LENGTH)
+        return lambda ids: torch.from_numpy(self.engine.prefill(0, tuple(ids))[1])
+
+    def generator(self, length: int, seed: int) -> Generator:
+        self.engine.reserve(COMPILED_SLOTS, min(length, self.engine.context))
+        return CompiledGenerator(self.engine, frozenset(self.checkpoint.spec.eos_ids), seed)

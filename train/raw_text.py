@@ -15,6 +15,8 @@ from .features import FeatureStore
 from .prompts import library_documents, library_files
 
 TAG = "text"
+LENGTH = 256
+"""tokens of a piece at most"""
 
 
 def library_texts(seed: int) -> Iterator[str]:
@@ -37,28 +39,36 @@ def _pieces(tokenizer: Any, texts: Iterator[str], length: int) -> Iterator[list[
             yield ids[:length]
 
 
-@torch.inference_mode()
+Reader = Callable[[list[int]], torch.Tensor]
+"""token ids of a text to its tap features [len, taps * hidden]"""
+
+
+def reader(model: Any, taps: tuple[int, ...]) -> Reader:
+    """Reads with the transformers target `model`, which has its usual attention."""
+    device = next(model.parameters()).device
+
+    @torch.inference_mode()
+    def read(ids: list[int]) -> torch.Tensor:
+        states = model.model(torch.tensor([ids], device=device), use_cache=False, output_hidden_states=True).hidden_states
+        return torch.cat([states[layer + 1][0] for layer in taps], dim=-1)
+
+    return read
+
+
 def add_raw_text(
     store: FeatureStore,
-    model: Any,
+    read: Reader,
     tokenizer: Any,
-    taps: tuple[int, ...],
     tokens: int,
     seed: int,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
-    length: int = 256,
+    length: int = LENGTH,
 ) -> None:
-    """Append pieces of at most `length` tokens until the store holds `tokens` tokens of plain text.
-
-    `model` is the transformers target with its usual attention; `on_progress(tokens kept, tokens wanted)`.
-    """
+    """Append pieces of at most `length` tokens until the store holds `tokens` tokens of plain text. `on_progress(tokens kept, tokens wanted)`."""
     kept = sum(entry.length for entry in store.entries if entry.tag == TAG)
     pieces = _pieces(tokenizer, library_texts(seed + kept), length)
-    device = next(model.parameters()).device
     while kept < tokens:
         ids = next(pieces)
-        states = model.model(torch.tensor([ids], device=device), use_cache=False, output_hidden_states=True).hidden_states
-        features = torch.cat([states[layer + 1][0] for layer in taps], dim=-1)
-        store.append(ids, features, 1, TAG)
+        store.append(ids, read(ids), 1, TAG)
         kept += len(ids)
         on_progress(kept, tokens)

@@ -19,6 +19,7 @@ from dflash_compile.export.torch_model import load_model
 from dflash_compile.runtime.errors import UsageError
 
 from .card import card
+from .compiled_target import CompiledTarget
 from .compute import Compute, choose_compute
 from .curve import write_curve
 from .data import Corpus
@@ -43,6 +44,8 @@ class TrainResult:
     drafter: Path
     acceptance: Acceptance
     """of the drafter as it was saved, on the held-out answers"""
+    before: Acceptance | None
+    """of the drafter that training started from, on the same answers; None where it started from the target's layers"""
     steps: int
     """steps this call took; 0 where the run was already over"""
     passed_over: int
@@ -100,13 +103,15 @@ def train(
     on_progress: Callable[[TrainProgress], None] = lambda progress: None,
     start: DrafterCheckpoint | None = None,
     restart: bool = False,
+    engine: CompiledTarget | None = None,
 ) -> TrainResult:
     """Train a drafter for `checkpoint` and save it with a card to `output`: in the z-lab layout, or with a reduced vocabulary in that of speculators.
 
     `work` keeps features and the training state: a second call with the same folder resumes. `extra_features` are further
     feature folders of the same target and taps. `start` is a drafter whose weights are the first, instead of the target's last
     layers; it needs the shape, taps and mask id of the one to be trained (`from_drafter.options_of`), else `PairingError`.
-    `restart` forgets the training state in `work` and begins at the first step; features are kept.
+    `restart` forgets the training state in `work` and begins at the first step; features are kept. `engine` is the compiled
+    target, whose own answers and taps are learned from instead of the transformers model's; its taps must be those asked for.
 
     Raises `UsageError` for options that cannot work, or when `output` exists and `force` is not set (asked before the hours,
     not after), and `StoreMismatch` for folders of another target.
@@ -124,16 +129,17 @@ def train(
     if start is not None:
         check_start(checkpoint, spec, start)
     width = len(spec.taps) * checkpoint.spec.hidden
-    owner = owner_of(checkpoint)
+    owner = owner_of(checkpoint) if engine is None else f"{owner_of(checkpoint)} {engine.identity}"
     store = FeatureStore(work / "features", width, spec.taps, owner)
     compute = choose_compute(options.precision)
-    passed_over = gather(checkpoint, store, spec.taps, options, compute, on_progress)
+    passed_over = gather(checkpoint, store, spec.taps, options, compute, on_progress, engine)
     stores = [store, *(FeatureStore(folder, width, spec.taps, owner) for folder in extra_features)]
     state, log = work / "state.safetensors", work / "log.jsonl"
     if restart:
         state.unlink(missing_ok=True)
     trainer, vocabulary = _trainer(checkpoint, stores, spec, options, compute, state, start)
-    before = trainer.clock.step
+    first = trainer.clock.step
+    before = starting_acceptance(trainer, start) if start is not None else None
     acceptance = _run(trainer, log, work / "curve.png", spec.name, on_progress)
     tensors = {name: p.detach().cpu().to(torch.bfloat16) for name, p in trainer.model.named_parameters()}
     text = checkpoint.text
@@ -147,7 +153,18 @@ def train(
         saved = zlab_v1.save(spec, tensors, output, extra, extra_files=files, replace=force)
     else:  # the head stays the target's, so its rows need not be stored again
         saved = speculators.save(spec, tensors, vocabulary, output, extra, extra_files=files, replace=force)
-    return TrainResult(saved, acceptance, trainer.clock.step - before, passed_over, saved / "curve.png" if curve is not None else None)
+    return TrainResult(saved, acceptance, before, trainer.clock.step - first, passed_over, saved / "curve.png" if curve is not None else None)
+
+
+def starting_acceptance(trainer: Trainer, start: DrafterCheckpoint) -> Acceptance:
+    """τ of `start` on the trainer's held-out answers, also where a resumed run has moved on from it."""
+    if trainer.clock.step == 0:
+        return trainer.acceptance()
+    trained = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+    take_weights(trainer.model, start)
+    acceptance = trainer.acceptance()
+    trainer.model.load_state_dict(trained)
+    return acceptance
 
 
 def _run(trainer: Trainer, log_file: Path, curve: Path, title: str, on_progress: Callable[[TrainProgress], None]) -> Acceptance:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -25,3 +27,19 @@ class Sequence:
     tokens: list[int]
     features: torch.Tensor
     """[tokens, taps * hidden], the model's dtype"""
+
+
+class Generator(Protocol):
+    """Answers many requests at once."""
+
+    length: int
+    """rows of a slot: prompt and answer together"""
+    stop_ids: frozenset[int]
+
+    def fits(self, request: Request) -> bool:
+        """Whether prompt and answer fit a slot."""
+        ...
+
+    def run(self, requests: Iterator[Request], on_finish: Callable[[Sequence], None]) -> None:
+        """Serve `requests` until the iterator ends; `on_finish` gets each sequence as it completes."""
+        ...

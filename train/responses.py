@@ -17,10 +17,9 @@ from jinja2 import TemplateError
 from dflash_compile.runtime.errors import UsageError
 
 from .features import FeatureStore
-from .generation import BatchedGenerator
 from .prompts import template_prompts
 from .raw_text import TAG
-from .request import Request, Sequence
+from .request import Generator, Request, Sequence
 
 ASK = "ask"
 ANSWER = "answer"
@@ -71,7 +70,7 @@ class ChatFrame:
 class ResponseWriter:
     """Feeds a generator from both prompt sources until the store holds `plan.tokens` response tokens."""
 
-    def __init__(self, store: FeatureStore, frame: ChatFrame, generator: BatchedGenerator, plan: ResponsePlan) -> None:
+    def __init__(self, store: FeatureStore, frame: ChatFrame, generator: Generator, plan: ResponsePlan) -> None:
         self.store, self.frame, self.generator, self.plan = store, frame, generator, plan
         self.kept = sum(entry.length - entry.prompt for entry in store.entries if entry.tag != TAG)
         self.random = random.Random(plan.seed * 7919 + len(store.entries))

@@ -41,6 +41,10 @@ def command(
             help="Start from its weights instead of the target's last layers; its layers, block, taps and mask id hold where none are given.",
         ),
     ] = None,
+    engine: Annotated[
+        Path | None,
+        typer.Option("--engine", metavar="BUNDLE", help="Learn from the compiled target of this bundle instead of the transformers model."),
+    ] = None,
     response_tokens: Annotated[int | None, typer.Option("--response-tokens", help="Tokens of the target's own answers to train on; 400000 by default.")] = None,
     response_limit: Annotated[int | None, typer.Option("--response-limit", help="Tokens of one answer at most; 256 by default.")] = None,
     text_tokens: Annotated[int | None, typer.Option("--text-tokens", help="Tokens of plain text to train on as well; 350000 by default, 0 for none.")] = None,
@@ -75,8 +79,10 @@ def command(
     """
     from dflash_compile.export import open_drafter, open_target
     from dflash_compile.train.from_drafter import options_of
-    from dflash_compile.train.options import TrainOptions
+    from dflash_compile.train.options import TrainOptions, default_taps
     from dflash_compile.train.recipe import train
+
+    from ..compiled_target import open_compiled_target
 
     given: dict[str, Any] = {
         "response_tokens": response_tokens,
@@ -109,7 +115,9 @@ def command(
             progress(now.phase, now.done, now.total, now.detail)
 
         progress("opening the target")
-        result = train(open_target(target), output, options, work, tuple(features or ()), force, report, first, not resume)
+        checkpoint = open_target(target)
+        compiled = None if engine is None else open_compiled_target(engine, checkpoint, options.taps or default_taps(checkpoint.spec.layers))
+        result = train(checkpoint, output, options, work, tuple(features or ()), force, report, first, not resume, compiled)
     return _report(target, result)
 
 

@@ -11,7 +11,7 @@ import torch
 
 from dflash_compile.train.data import Corpus
 from dflash_compile.train.features import FeatureStore
-from dflash_compile.train.raw_text import TAG, add_raw_text, library_texts
+from dflash_compile.train.raw_text import TAG, add_raw_text, library_texts, reader
 
 from .tiny import HIDDEN, TAPS, VOCAB, target
 
@@ -23,7 +23,7 @@ def _tokenizer(text: str, **_: Any) -> SimpleNamespace:
 def test_features_are_the_targets_and_texts_are_all_trained_on(tmp_path: Path) -> None:
     model = target()
     store = FeatureStore(tmp_path, len(TAPS) * HIDDEN, TAPS, "tiny")
-    add_raw_text(store, model, _tokenizer, TAPS, 600, seed=1, length=64)
+    add_raw_text(store, reader(model, TAPS), _tokenizer, 600, seed=1, length=64)
     assert sum(e.length for e in store.entries) >= 600
     corpus = Corpus([store], held_out=2)
     assert not corpus.test
@@ -34,7 +34,7 @@ def test_features_are_the_targets_and_texts_are_all_trained_on(tmp_path: Path) -
     torch.testing.assert_close(features.float(), expected, atol=0.02, rtol=0.02)
     assert prompt == 1
     before = len(store.entries)
-    add_raw_text(store, model, _tokenizer, TAPS, 600, seed=1)
+    add_raw_text(store, reader(model, TAPS), _tokenizer, 600, seed=1)
     assert len(store.entries) == before
     assert {e.tag for e in store.entries} == {TAG}
 

@@ -1,0 +1,45 @@
+"""The target engine of a bundle, opened to make training data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dflash_compile.runtime.errors import IncompatibleError, PairingError
+
+if TYPE_CHECKING:
+    from dflash_compile.export.checkpoint import TargetCheckpoint
+    from dflash_compile.train.compiled_target import CompiledTarget
+
+
+def open_compiled_target(bundle: Path, target: TargetCheckpoint, taps: tuple[int, ...] | None = None) -> CompiledTarget:
+    """The compiled form of `target` in `bundle`, for many sequences at once.
+
+    Raises `PairingError` where the bundle was built from another target or hands out other `taps` (None: any),
+    `IncompatibleError` where its engines cannot run here or take no batch, and what opening a bundle raises.
+    """
+    from dflash_compile.compile.batching import batched_target
+    from dflash_compile.runtime.bundle.read import open_bundle
+    from dflash_compile.train.compiled_target import CompiledTarget
+
+    opened = open_bundle(bundle)
+    manifest = opened.manifest
+    if manifest.requires.backend != "onnxruntime":
+        raise IncompatibleError(f"a bundle for {manifest.requires.backend}", where=str(bundle), fix="give one built with --backend onnxruntime")
+    if manifest.target.sources != dict(target.files):
+        raise PairingError(
+            f"this bundle was not built from {target.spec.name} as it is now",
+            where=str(bundle),
+            why="the hashes of its sources differ",
+            fix="build the bundle again from this target",
+        )
+    if taps is not None and tuple(manifest.pairing.taps) != taps:
+        raise PairingError(
+            f"the bundle hands out the layers {manifest.pairing.taps}, the drafter reads {list(taps)}",
+            where=str(bundle),
+            fix="give a bundle built with a drafter of the same taps",
+        )
+    (file,) = (graph.file for graph in manifest.target.graphs)
+    graph = opened.file(file)
+    identity = f"{manifest.target.precision} {manifest.files[f'{file}.data'][:16]}"
+    return CompiledTarget(batched_target(graph), graph.parent, manifest.context, identity)
