@@ -26,8 +26,9 @@ DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 class SafetensorsSource:
     """A `TensorSource` over the safetensors files of a directory."""
 
-    def __init__(self, folder: Path) -> None:
-        """Read all headers. Raises `CheckpointError` for anything missing, damaged, not in the index or not a float tensor."""
+    def __init__(self, folder: Path, dtypes: Mapping[str, str] = DTYPES) -> None:
+        """Read all headers. Raises `CheckpointError` for anything missing, damaged, not in the index or of none of `dtypes` (by default floats)."""
+        self._allowed = dtypes
         self._homes = _shards(folder)
         self.paths = sorted({folder / name for name in self._homes} | ({folder / INDEX} if (folder / INDEX).exists() else set()))
         self._files: dict[str, Path] = {}
@@ -46,7 +47,7 @@ class SafetensorsSource:
             del self._shapes[name]
 
     def dtype(self, name: str) -> str:
-        """The stored dtype of `name`: float32, float16 or bfloat16."""
+        """The stored dtype of `name`, by torch's name."""
         return self._dtypes[name]
 
     def rows(self, name: str, start: int, stop: int) -> torch.Tensor:
@@ -68,14 +69,14 @@ class SafetensorsSource:
             )
         for name in sorted(present):
             part = file.get_slice(name)
-            if part.get_dtype() not in DTYPES:
+            if part.get_dtype() not in self._allowed:
                 raise CheckpointError(
                     f"tensor {name} is stored as {part.get_dtype()}",
                     where=str(path),
                     why=f"only plain float weights are read: {', '.join(DTYPES)}",
                     fix="use the unquantised checkpoint; quantisation happens in the build",
                 )
-            self._files[name], self._shapes[name], self._dtypes[name] = path, tuple(part.get_shape()), DTYPES[part.get_dtype()]
+            self._files[name], self._shapes[name], self._dtypes[name] = path, tuple(part.get_shape()), self._allowed[part.get_dtype()]
 
 
 def check_rows(shapes: Mapping[str, tuple[int, ...]], name: str, start: int, stop: int) -> None:

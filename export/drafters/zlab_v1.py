@@ -16,7 +16,8 @@ from dflash_compile.runtime.errors import BuildError, CheckpointError, UsageErro
 
 from ..checkpoint import DrafterCheckpoint
 from ..files import FileHashes, names_architecture, read_json, section
-from ..safetensors_source import WHOLE, SafetensorsSource
+from ..int8_source import open_tensors
+from ..safetensors_source import WHOLE
 from ..skeleton import check_shapes
 from ..spec import DrafterSpec
 from ._zlab_config import read_spec, write_config
@@ -41,7 +42,7 @@ def recognise(path: Path) -> str | None:
 def open_checkpoint(path: Path) -> DrafterCheckpoint:
     """The drafter in `path`. Raises `CheckpointError` for a missing or contradictory key and for missing, surplus or mis-shaped tensors."""
     raw = read_json(path / "config.json")
-    tensors = SafetensorsSource(path)
+    tensors = open_tensors(path, raw)
     spec = read_spec(raw, path, tensors.dtype("fc.weight") if "fc.weight" in tensors.shapes() else "unknown")
     check_shapes(tensor_shapes(spec), tensors.shapes(), str(path))
     trained = section(raw.get(TRAINED_WITH))
