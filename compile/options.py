@@ -22,6 +22,8 @@ class BuildOptions:
     """cache rows: prompt and answer together; by default what both models can address, at most `DEFAULT_CONTEXT`"""
     block: int | None = None
     """rows drafted at once, at most the block the drafter was trained for, which is the default"""
+    refine: int = 0
+    """passes of the draft after its first, each over the proposals it is least sure of"""
     portable: bool = False
     """standard operators only (opset 24, fp32), which other tools read too; several times slower than the back-end's own"""
     force: bool = False
@@ -40,6 +42,8 @@ class BuildOptions:
             )
         if self.block is not None and self.block < 2:
             raise UsageError(f"a block of {self.block} rows", where="--block", why="a block is the anchor and at least one proposal", fix="give 2 or more")
+        if self.refine < 0:
+            raise UsageError(f"{self.refine} refinements", where="--refine", fix="give 0 or more")
         if self.context is not None and self.context < 1:
             raise UsageError(f"a context of {self.context} tokens", where="--max-context", fix="give a positive number")
 

@@ -53,6 +53,7 @@ def manifest_of(
         "context": models.context,
         "portable": options.portable,
         "block": models.block,
+        "refine": options.refine,
     }
     return Manifest(
         created_by=tool(),

@@ -24,9 +24,9 @@ SCALE = "_scale"
 class Int8Source:
     """A `TensorSource` over a compressed-tensors checkpoint: weight = int8 * scale, in float32, made when rows are read."""
 
-    def __init__(self, folder: Path) -> None:
-        """Read all headers. Raises `CheckpointError` as `SafetensorsSource` does, and where int8 weights and scales do not belong together."""
-        self._stored = SafetensorsSource(folder, {**DTYPES, "I8": "int8"})
+    def __init__(self, folder: Path, dtypes: Mapping[str, str] = DTYPES) -> None:
+        """Read all headers; `dtypes` are those that tensors other than quantised weights may have. Raises `CheckpointError` as `SafetensorsSource` does, and where int8 weights and scales do not belong together."""
+        self._stored = SafetensorsSource(folder, {**dtypes, "I8": "int8"})
         self.paths = self._stored.paths
         stored = self._stored.shapes()
         self._scales = {name: name + SCALE for name in stored if self._stored.dtype(name) == "int8"}
@@ -79,9 +79,9 @@ class Int8Source:
             )
 
 
-def open_tensors(folder: Path, config: Mapping[str, Any]) -> SafetensorsSource | Int8Source:
+def open_tensors(folder: Path, config: Mapping[str, Any], dtypes: Mapping[str, str] = DTYPES) -> SafetensorsSource | Int8Source:
     """The weights in `folder`, quantised where its configuration `config` says so. Raises `CheckpointError` as the two sources do."""
     if config.get(KEY) is None:
-        return SafetensorsSource(folder)
+        return SafetensorsSource(folder, dtypes)
     check_quantization(section(config[KEY]), f"{folder / 'config.json'}: {KEY}")
-    return Int8Source(folder)
+    return Int8Source(folder, dtypes)

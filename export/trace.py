@@ -19,6 +19,7 @@ from .draft_graphs import DraftGraph, InjectGraph, semantic_norms
 from .families import family_of
 from .graph import Graph, WeightRef
 from .hooks import hooked
+from .refinement import RefinedDraft
 from .rope import RotaryTables, drafter_tables, rotary_tables
 from .signature import Dim as Size
 from .signature import Port, Signature, draft_signature, inject_signature, target_signature
@@ -60,11 +61,15 @@ def trace_inject(checkpoint: DrafterCheckpoint, target: TargetSpec, context: int
     return _trace_drafter(checkpoint, target, context, signature, InjectGraph)
 
 
-def trace_draft(checkpoint: DrafterCheckpoint, target: TargetSpec, context: int, rows: int | None = None) -> Graph:
-    """Proposals for a block of `rows` (None: any number from 2), with the target's embedding and head."""
+def trace_draft(checkpoint: DrafterCheckpoint, target: TargetSpec, context: int, rows: int | None = None, refine: int = 0) -> Graph:
+    """Proposals for a block of `rows` (None: any number from 2), with the target's embedding and head, refined `refine` times."""
     spec = checkpoint.spec
     signature = draft_signature(spec.layers, spec.kv_heads, spec.head_dim, context, target.vocab, rows or "rows")
-    return _trace_drafter(checkpoint, target, context, signature, lambda model, rotary: DraftGraph(model, rotary, target.vocab))
+
+    def graph(model: DflashV1, rotary: RotaryTables) -> DraftGraph:
+        return RefinedDraft(model, rotary, target.vocab, refine) if refine else DraftGraph(model, rotary, target.vocab)
+
+    return _trace_drafter(checkpoint, target, context, signature, graph)
 
 
 def target_weight(spec: TargetSpec, name: str) -> WeightRef:

@@ -25,6 +25,7 @@ def command(
         Literal["int8", "int4", "fp32"] | None, typer.Option("--drafter-precision", help="Of the drafter's weights; as --precision by default.")
     ] = None,
     backend: Annotated[str, typer.Option("--backend", help="What the bundle runs on.")] = "onnxruntime",
+    refine: Annotated[int, typer.Option("--refine", min=0, help="Run a draft again this often over the proposals it is least sure of.")] = 0,
     portable: Annotated[bool, typer.Option("--portable", help="Standard operators only, for other tools; needs --precision fp32.")] = False,
     target_from: Annotated[
         Path | None, typer.Option("--target-from", metavar="BUNDLE", help="Take the compiled target from this bundle and compile the drafter only.")
@@ -35,7 +36,14 @@ def command(
     from dflash_compile.compile.build import BuildOptions, build
 
     options = BuildOptions(
-        backend=backend, precision=precision, drafter_precision=drafter_precision, context=max_context, block=block, portable=portable, force=force
+        backend=backend,
+        precision=precision,
+        drafter_precision=drafter_precision,
+        context=max_context,
+        block=block,
+        refine=refine,
+        portable=portable,
+        force=force,
     )
     notes: list[str] = []
     with console.progress() as progress:

@@ -56,12 +56,17 @@ def _bundle_rows(manifest: Manifest) -> dict[str, Any]:
         "target": _model(manifest.target),
         "drafter": _model(manifest.drafter),
         "block": f"{manifest.pairing.block} rows, mask token {manifest.pairing.mask_id}",
+        "draft": _passes(manifest.config.get("refine")),
         "taps": manifest.pairing.taps,
         "context": f"{manifest.context} tokens",
         "chat template": "in the bundle" if manifest.text.chat_template else "none: prompts are continued as they stand",
         "runs on": f"{requires.backend}: {requires.package} {requires.minimum} or later, checked with {requires.built_with}",
         "files": f"{len(manifest.files)}, {sum(manifest.sizes.values()) / 2**20:.1f} MiB",
     } | {measured.name: f"{measured.value:g} {measured.unit} ({measured.how})" for measured in manifest.measured}
+
+
+def _passes(refine: object) -> str:
+    return f"{refine + 1} passes, each over the proposals the last was least sure of" if isinstance(refine, int) and refine else "one pass"
 
 
 def _model(model: ModelRecord) -> str:

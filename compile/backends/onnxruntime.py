@@ -89,7 +89,7 @@ def prepare(models: Models, options: BuildOptions, progress: Progress, owners: C
     traces: tuple[tuple[Owner, Callable[[], Graph]], ...] = (
         ("target", lambda: trace_target(models.target, models.pairing.drafter.taps, context)),
         ("drafter", lambda: trace_inject(models.drafter, target, context)),
-        ("drafter", lambda: trace_draft(models.drafter, target, context)),
+        ("drafter", lambda: trace_draft(models.drafter, target, context, refine=options.refine)),
     )
     wanted = [(owner, trace) for owner, trace in traces if owner in owners]
     engines: list[_Engine] = []
