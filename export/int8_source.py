@@ -25,7 +25,10 @@ class Int8Source:
     """A `TensorSource` over a compressed-tensors checkpoint: weight = int8 * scale, in float32, made when rows are read."""
 
     def __init__(self, folder: Path, dtypes: Mapping[str, str] = DTYPES) -> None:
-        """Read all headers; `dtypes` are those that tensors other than quantised weights may have. Raises `CheckpointError` as `SafetensorsSource` does, and where int8 weights and scales do not belong together."""
+        """Read all headers; `dtypes` are those that tensors other than quantised weights may have.
+
+        Raises `CheckpointError` as `SafetensorsSource` does, and where int8 weights and scales do not belong together.
+        """
         self._stored = SafetensorsSource(folder, {**dtypes, "I8": "int8"})
         self.paths = self._stored.paths
         stored = self._stored.shapes()
