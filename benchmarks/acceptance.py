@@ -2,7 +2,8 @@
 
     python benchmarks/acceptance.py BUNDLE [BUNDLE ...] [--suite code] [--prompts 8] [--max-new-tokens 128] [--json]
 
-Bundles take turns on every prompt, drafting whole blocks, so τ is exact and repeats. Times per call are medians over prompts.
+Bundles take turns on every prompt, drafting whole blocks, so τ is exact and repeats. Times are medians over prompts; CPU time
+counts all threads of this process and nobody else's, so on a busy machine it says more than the clock.
 Exits with 1 when the bundles' answers differ, which those of one target at one precision never do.
 """
 
@@ -16,6 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from time import process_time
 
 from dflash_compile.runtime import load
 from dflash_compile.runtime.session import Session
@@ -26,12 +28,13 @@ SUITES = Path(__file__).parent / "prompts"
 
 @dataclass
 class Side:
-    """One bundle's runs of one suite."""
+    """One bundle's runs of one suite, with the CPU seconds that each spent decoding."""
 
     runs: list[Statistics] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
 
     def row(self) -> dict[str, float | list[float]]:
-        """τ, share of proposals accepted by slot, and milliseconds of one draft call and of one cycle."""
+        """τ, share of proposals accepted by slot, and milliseconds of one draft call and of one cycle, prefill apart."""
         cycles = sum(run.cycles for run in self.runs)
         offered, accepted = ([sum(counts) for counts in zip(*(getattr(run, name) for run in self.runs), strict=True)] for name in ("offered_at", "accepted_at"))
         return {
@@ -39,6 +42,7 @@ class Side:
             "accepted": [round(taken / given, 3) for taken, given in zip(accepted, offered, strict=True) if given],
             "draft_ms": round(1000 * median(run.seconds["draft"] / run.drafted for run in self.runs), 2),
             "cycle_ms": round(1000 * median(run.decode_seconds / run.cycles for run in self.runs), 2),
+            "cycle_cpu_ms": round(1000 * median(spent / run.cycles for spent, run in zip(self.cpu, self.runs, strict=True)), 2),
         }
 
 
@@ -53,9 +57,13 @@ def measure(sessions: Sequence[Session], prompts: Sequence[str], tokens: int) ->
     for prompt in prompts:
         answers = []
         for session, side in zip(sessions, sides, strict=True):
-            answers.append(list(session.tokens(prompt, max_new_tokens=tokens, block=session.manifest.pairing.block)))
+            answer = session.tokens(prompt, max_new_tokens=tokens, block=session.manifest.pairing.block)
+            first = next(answer)
+            start = process_time()
+            answers.append([first, *answer])
             if session.statistics.cycles:
                 side.runs.append(session.statistics)
+                side.cpu.append(process_time() - start)
         equal = equal and all(answer == answers[0] for answer in answers)
     return sides, equal
 

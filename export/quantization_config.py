@@ -16,7 +16,7 @@ from .files import section
 KEY = "quantization_config"
 FORMATS = ("int-quantized", "naive-quantized")
 _WEIGHTS: Mapping[str, object] = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}
-_MEANINGLESS = (None, {}, [])
+_MEANINGLESS: tuple[object, ...] = (None, {}, [])
 _CHANGES = ("kv_cache_scheme", "sparsity_config", "transform_config")
 """keys under which something else than the weights is changed"""
 
