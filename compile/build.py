@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
+from dflash_compile.export.graph import OWNERS
 from dflash_compile.export.opening import open_drafter, open_target
 from dflash_compile.runtime.bundle.contract import check_contract
 from dflash_compile.runtime.bundle.files import MANIFEST, check_files, sha256
@@ -19,6 +20,7 @@ from .models import Models, decide
 from .options import BuildOptions
 from .progress import Note, Progress, silent, unheard
 from .records import TEMPLATE, TOKENIZER, VOCABULARY, manifest_of
+from .reuse import find_donor
 from .staging import check_output, staged
 
 __all__ = ["BuildOptions", "build"]
@@ -31,13 +33,16 @@ def build(
     options: BuildOptions | None = None,
     progress: Progress = silent,
     note: Note = unheard,
+    target_from: str | Path | None = None,
 ) -> Path:
     """Write the bundle `output` of two checkpoints, given opened or by reference; returns its path.
 
+    `target_from` is a bundle whose target engines are taken over instead of compiled: for several drafters of one target.
     `note` gets what is unusual about the pair or about this machine. Equal inputs and options give equal bytes. Memory
     stays near that of one chunk of weights, whatever the models' size. Raises `UsageError` for an output that must not be
-    replaced, `CheckpointError` and `PairingError` for models that cannot be built, `BuildError` for a failure on the way;
-    then nothing is left behind.
+    replaced, `CheckpointError` and `PairingError` for models that cannot be built, `IncompatibleError` and `BundleError` where
+    `target_from` has other engines than this build's or is damaged, `BuildError` for a failure on the way; then nothing is
+    left behind.
     """
     options, place = options or BuildOptions(), Path(output)
     check_output(place, options.force)
@@ -47,9 +52,13 @@ def build(
     models = decide(opened, drafter if isinstance(drafter, DrafterCheckpoint) else open_drafter(drafter), options)
     for warning in models.pairing.warnings:
         note(warning)
-    prepared = backend.prepare(models, options, progress)
+    donor = None if target_from is None else find_donor(Path(target_from), models, options, backend.requires())
+    prepared = backend.prepare(models, options, progress, OWNERS if donor is None else ("drafter",))
     with staged(place, prepared.bytes) as staging:
-        graphs = prepared.write(staging, progress)
+        graphs = dict(prepared.write(staging, progress))
+        if donor is not None:
+            donor.give(staging, progress)
+            graphs["target"] = donor.graphs
         prepared.check(staging, progress, note)
         _write_text(models, staging)
         _write_vocabulary(models, staging)
@@ -57,7 +66,9 @@ def build(
         files = sorted(path for path in staging.rglob("*") if path.is_file())
         names = {path.relative_to(staging).as_posix(): path for path in files}
         hashes, sizes = {name: sha256(path) for name, path in names.items()}, {name: path.stat().st_size for name, path in names.items()}
-        manifest = manifest_of(models, options, graphs, prepared.requires, hashes, sizes)
+        if donor is not None:
+            donor.check(hashes)
+        manifest = manifest_of(models, options, graphs, backend.requires(), hashes, sizes)
         (staging / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
         _validate(staging)
         check_output(place, options.force)  # another build may have been quicker

@@ -38,7 +38,7 @@ class Models:
 def decide(target: TargetCheckpoint, drafter: DrafterCheckpoint, options: BuildOptions) -> Models:
     """Pair the models at the sizes that `options` ask for.
 
-    Raises `PairingError` where they do not belong together, `UsageError` for a block wider than the drafter's.
+    Raises `PairingError` where they do not belong together, `UsageError` for a block wider than the drafter's or refined too often.
     """
     longest = min(target.spec.max_positions, drafter.spec.max_positions)
     pairing = pair(target, drafter, min(longest, DEFAULT_CONTEXT) if options.context is None else options.context)
@@ -49,5 +49,12 @@ def decide(target: TargetCheckpoint, drafter: DrafterCheckpoint, options: BuildO
             where="--block",
             why=f"it was trained for {drafter.spec.block}, and proposals past that are never accepted",
             fix=f"ask for at most {drafter.spec.block}",
+        )
+    if options.refine > max(block - 2, 0):
+        raise UsageError(
+            f"{options.refine} refinements of a block of {block} rows",
+            where="--refine",
+            why=f"each keeps one of its {block - 1} proposals or more, and the last pass needs one to make",
+            fix=f"ask for at most {block - 2}",
         )
     return Models(target, drafter, pairing, block)

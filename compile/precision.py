@@ -41,8 +41,8 @@ _RECIPES = {
 }
 
 
-def precision_of(name: str) -> Precision:
-    """The recipe called `name`. Raises `UsageError` for an unknown one."""
+def precision_of(name: str, option: str = "--precision") -> Precision:
+    """The recipe called `name`. Raises `UsageError`, naming the `option` it came from, for an unknown one."""
     if name not in _RECIPES:
-        raise UsageError(f"unknown precision {name!r}", where="--precision", fix=f"choose one of {', '.join(_RECIPES)}")
+        raise UsageError(f"unknown precision {name!r}", where=option, fix=f"choose one of {', '.join(_RECIPES)}")
     return _RECIPES[name]

@@ -50,15 +50,17 @@ def manifest_of(
     config: dict[str, str | int | float | bool | None] = {
         "backend": options.backend,
         "precision": options.precision,
+        "drafter_precision": options.precision_for("drafter"),
         "context": models.context,
         "portable": options.portable,
         "block": models.block,
+        "refine": options.refine,
     }
     return Manifest(
-        created_by=f"dflash-compile {_version()}",
+        created_by=tool(),
         context=models.context,
-        target=_model(models.target.spec, models.target.spec.family, options.precision, graphs["target"], models.target.files),
-        drafter=_model(models.drafter.spec, models.drafter.spec.dialect, options.precision, graphs["drafter"], models.drafter.files),
+        target=_model(models.target.spec, models.target.spec.family, options.precision_for("target"), graphs["target"], models.target.files),
+        drafter=_model(models.drafter.spec, models.drafter.spec.dialect, options.precision_for("drafter"), graphs["drafter"], models.drafter.files),
         pairing=PairingRecord(
             taps=list(models.drafter.spec.taps),
             block=models.block,
@@ -111,8 +113,9 @@ def _port(port: Port) -> PortRecord:
     return PortRecord(name=port.name, dtype=port.dtype, shape=list(port.shape))
 
 
-def _version() -> str:
+def tool() -> str:
+    """Name and version of this program."""
     try:
-        return version("dflash-compile")
+        return f"dflash-compile {version('dflash-compile')}"
     except PackageNotFoundError:
-        return "(not installed)"
+        return "dflash-compile (not installed)"

@@ -20,10 +20,11 @@ _SPARE_BYTES = 16 << 20
 """for graphs, tokenizer and manifest, which nobody counts beforehand"""
 
 
-def check_output(output: Path, force: bool) -> None:
+def check_output(output: Path, force: bool, kind: str = "bundle", mark: str = MANIFEST) -> None:
     """Raises `UsageError` where `output` must not be written, or cannot be.
 
-    It is there and not `force`, it is something else than a bundle, it lies in something that is no folder, or its name is no Unicode.
+    It is there and not `force`, it is something else than a `kind`, which has the file `mark`, it lies in something that is no folder, or its name is
+    no Unicode.
     """
     try:
         os.fspath(output).encode()
@@ -32,27 +33,27 @@ def check_output(output: Path, force: bool) -> None:
     if not output.exists():
         nearest = next((folder for folder in output.absolute().parents if folder.exists()), None)
         if nearest is not None and not nearest.is_dir():
-            raise UsageError(f"{nearest} is no folder", where="--output", why="the bundle would lie in it", fix="choose another path")
+            raise UsageError(f"{nearest} is no folder", where="--output", why=f"the {kind} would lie in it", fix="choose another path")
         return
-    if not output.is_dir() or (any(output.iterdir()) and not (output / MANIFEST).is_file()):
-        raise UsageError(f"{output} is there and is no bundle", where="--output", why="only a bundle is ever replaced", fix="choose another path")
+    if not output.is_dir() or (any(output.iterdir()) and not (output / mark).is_file()):
+        raise UsageError(f"{output} is there and is no {kind}", where="--output", why=f"only a {kind} is ever replaced", fix="choose another path")
     if not force and any(output.iterdir()):
-        raise UsageError(f"there is a bundle at {output}", where="--output", fix="choose another path, or add --force to replace it")
+        raise UsageError(f"there is a {kind} at {output}", where="--output", fix="choose another path, or add --force to replace it")
 
 
 @contextmanager
-def staged(output: Path, needed: int) -> Iterator[Path]:
+def staged(output: Path, needed: int, kind: str = "bundle") -> Iterator[Path]:
     """A new directory to write into, which takes the place of `output` when the block ends.
 
     On any failure, Ctrl-C and SIGTERM included, it is removed and what was at `output` stays as it was. Raises
-    `BuildError` where the disk has less than `needed` bytes to spare, or runs full.
+    `BuildError` where the disk has less than `needed` bytes to spare, or runs full. `kind` names what is written in errors.
     """
     place = Path(os.path.realpath(output))  # a link stays a link: what it leads to is replaced
     # Drawn anew each time: process ids repeat, between containers on one disk and after a kill that left something behind.
     staging = place.with_name(f".{place.name}.{secrets.token_hex(4)}.building")
-    with _disk_faults(place), _terminable():
+    with _disk_faults(place, kind), _terminable():
         place.parent.mkdir(parents=True, exist_ok=True)
-        _check_space(place.parent, needed + _SPARE_BYTES)
+        _check_space(place.parent, needed + _SPARE_BYTES, kind)
         try:
             staging.mkdir()
             yield staging
@@ -62,11 +63,11 @@ def staged(output: Path, needed: int) -> Iterator[Path]:
             shutil.rmtree(staging, ignore_errors=True)
 
 
-def _check_space(folder: Path, needed: int) -> None:
+def _check_space(folder: Path, needed: int, kind: str) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise BuildError(
-            "the disk has too little space for the bundle",
+            f"the disk has too little space for the {kind}",
             where=str(folder),
             why=f"it needs {needed >> 20} MiB and {free >> 20} MiB are free",
             fix="free some space, or choose an output on another disk",
@@ -74,14 +75,14 @@ def _check_space(folder: Path, needed: int) -> None:
 
 
 @contextmanager
-def _disk_faults(place: Path) -> Iterator[None]:
+def _disk_faults(place: Path, kind: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS):
             raise
         raise BuildError(
-            "the bundle could not be written",
+            f"the {kind} could not be written",
             where=str(place.parent),
             why=error.strerror or str(error),
             fix="check the space and the permissions there, or choose another output",
@@ -109,7 +110,8 @@ def _flush(folder: Path) -> None:
     """Every file and folder on disk, so that a power cut cannot leave a renamed but empty bundle."""
     for path in (*sorted(folder.rglob("*")), folder):
         if path.is_file():
-            with path.open("rb+") as file:  # Windows flushes only what is open for writing
+            # Windows flushes only what is open for writing; elsewhere a file linked from another bundle may be read-only.
+            with path.open("rb" if os.name == "posix" else "rb+") as file:
                 os.fsync(file.fileno())
         elif os.name == "posix":  # elsewhere a folder cannot be opened, and needs no flushing
             descriptor = os.open(path, os.O_RDONLY)

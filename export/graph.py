@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .signature import Signature
 
 Owner = Literal["target", "drafter"]
+OWNERS: tuple[Owner, ...] = ("target", "drafter")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Models are built and traced with fake tensors, so a graph's size in memory is th
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -19,6 +19,7 @@ from .draft_graphs import DraftGraph, InjectGraph, semantic_norms
 from .families import family_of
 from .graph import Graph, WeightRef
 from .hooks import hooked
+from .refinement import RefinedDraft
 from .rope import RotaryTables, drafter_tables, rotary_tables
 from .signature import Dim as Size
 from .signature import Port, Signature, draft_signature, inject_signature, target_signature
@@ -50,7 +51,7 @@ def trace_target(checkpoint: TargetCheckpoint, taps: Sequence[int], context: int
     with hooked(model, family, taps) as hooks, torch.no_grad():
         module = VerificationTarget(model, hooks, taps, fake.from_tensor(cos), fake.from_tensor(sin))
         program = _export(module, signature, fake)
-    return _graph(signature, program, cos, sin, lambda name: target_weight(spec, name.removeprefix("model.")))
+    return _graph(signature, program, {"cos": cos, "sin": sin}, lambda name: target_weight(spec, name.removeprefix("model.")))
 
 
 def trace_inject(checkpoint: DrafterCheckpoint, target: TargetSpec, context: int, rows: int | None = None) -> Graph:
@@ -60,11 +61,19 @@ def trace_inject(checkpoint: DrafterCheckpoint, target: TargetSpec, context: int
     return _trace_drafter(checkpoint, target, context, signature, InjectGraph)
 
 
-def trace_draft(checkpoint: DrafterCheckpoint, target: TargetSpec, context: int, rows: int | None = None) -> Graph:
-    """Proposals for a block of `rows` (None: any number from 2), with the target's embedding and its head or the drafter's reduced one."""
+def trace_draft(checkpoint: DrafterCheckpoint, target: TargetSpec, context: int, rows: int | None = None, refine: int = 0) -> Graph:
+    """Proposals for a block of `rows` (None: any number from 2), refined `refine` times.
+
+    With the target's embedding, and its head or the drafter's reduced one.
+    """
     spec = checkpoint.spec
     signature = draft_signature(spec.layers, spec.kv_heads, spec.head_dim, context, spec.draft_vocab or target.vocab, rows or "rows")
-    return _trace_drafter(checkpoint, target, context, signature, lambda model, rotary: DraftGraph(model, rotary, target.vocab))
+
+    def graph(model: DflashV1, rotary: RotaryTables) -> DraftGraph:
+        return RefinedDraft(model, rotary, target.vocab, refine, ids) if refine else DraftGraph(model, rotary, target.vocab)
+
+    ids = None if checkpoint.vocabulary is None else torch.tensor(checkpoint.vocabulary.ids, dtype=torch.int32)
+    return _trace_drafter(checkpoint, target, context, signature, graph, {} if ids is None else {"ids": ids})
 
 
 def target_weight(spec: TargetSpec, name: str) -> WeightRef:
@@ -73,8 +82,14 @@ def target_weight(spec: TargetSpec, name: str) -> WeightRef:
 
 
 def _trace_drafter(
-    checkpoint: DrafterCheckpoint, target: TargetSpec, context: int, signature: Signature, wrap: Callable[[DflashV1, RotaryTables], torch.nn.Module]
+    checkpoint: DrafterCheckpoint,
+    target: TargetSpec,
+    context: int,
+    signature: Signature,
+    wrap: Callable[[DflashV1, RotaryTables], torch.nn.Module],
+    tables: Mapping[str, torch.Tensor] | None = None,
 ) -> Graph:
+    """`tables` are the real values of the buffers, beside rotary tables, that the wrapped module may have."""
     cos, sin = drafter_tables(checkpoint.spec, context)
     fake = FakeTensorMode()
     with fake:
@@ -91,13 +106,12 @@ def _trace_drafter(
         tensor = name.removeprefix("drafter.")
         return WeightRef("drafter", tensor, exact=tensor in _EXACT)
 
-    return _graph(signature, program, cos, sin, owner)
+    return _graph(signature, program, {"cos": cos, "sin": sin, **(tables or {})}, owner)
 
 
-def _graph(signature: Signature, program: ExportedProgram, cos: torch.Tensor, sin: torch.Tensor, owner: Callable[[str], WeightRef]) -> Graph:
+def _graph(signature: Signature, program: ExportedProgram, tables: Mapping[str, torch.Tensor], owner: Callable[[str], WeightRef]) -> Graph:
     named = program.graph_signature
-    tables = {name: {"cos": cos, "sin": sin}[name.rpartition(".")[2]] for name in named.buffers}
-    return Graph(signature, program, {name: owner(name) for name in named.parameters}, tables)
+    return Graph(signature, program, {name: owner(name) for name in named.parameters}, {name: tables[name.rpartition(".")[2]] for name in named.buffers})
 
 
 def _export(module: torch.nn.Module, signature: Signature, fake: FakeTensorMode) -> ExportedProgram:

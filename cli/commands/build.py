@@ -21,17 +21,33 @@ def command(
         int | None, typer.Option("--max-context", min=1, help="Tokens of prompt and answer together; by default what both models allow, at most 2048.")
     ] = None,
     precision: Annotated[Literal["int8", "int4", "fp32"], typer.Option("--precision", help="Of the weights.")] = "int8",
+    drafter_precision: Annotated[
+        Literal["int8", "int4", "fp32"] | None, typer.Option("--drafter-precision", help="Of the drafter's weights; as --precision by default.")
+    ] = None,
     backend: Annotated[str, typer.Option("--backend", help="What the bundle runs on.")] = "onnxruntime",
+    refine: Annotated[int, typer.Option("--refine", min=0, help="Run a draft again this often over the proposals it is least sure of.")] = 0,
     portable: Annotated[bool, typer.Option("--portable", help="Standard operators only, for other tools; needs --precision fp32.")] = False,
+    target_from: Annotated[
+        Path | None, typer.Option("--target-from", metavar="BUNDLE", help="Take the compiled target from this bundle and compile the drafter only.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a bundle that is there.")] = False,
 ) -> Report:
     """Build a bundle from TARGET and DRAFTER. Needs neither a GPU nor the whole model in memory."""
     from dflash_compile.compile.build import BuildOptions, build
 
-    options = BuildOptions(backend=backend, precision=precision, context=max_context, block=block, portable=portable, force=force)
+    options = BuildOptions(
+        backend=backend,
+        precision=precision,
+        drafter_precision=drafter_precision,
+        context=max_context,
+        block=block,
+        refine=refine,
+        portable=portable,
+        force=force,
+    )
     notes: list[str] = []
     with console.progress() as progress:
-        bundle = build(target, drafter, output, options, progress, notes.append)
+        bundle = build(target, drafter, output, options, progress, notes.append, target_from)
     for note in notes:
         console.note(f"note: {note}")
     return Report({"bundle": str(bundle), "notes": notes}, [f"built {bundle}", f'try: dflash-compile run {bundle} --prompt "Why is the sky blue?"'])

@@ -57,6 +57,7 @@ def _bundle_rows(manifest: Manifest) -> dict[str, Any]:
         "drafter": _model(manifest.drafter),
         "block": f"{manifest.pairing.block} rows, mask token {manifest.pairing.mask_id}",
         "proposes": _proposed(manifest),
+        "draft": _passes(manifest.config.get("refine")),
         "taps": manifest.pairing.taps,
         "context": f"{manifest.context} tokens",
         "chat template": "in the bundle" if manifest.text.chat_template else "none: prompts are continued as they stand",
@@ -68,6 +69,10 @@ def _bundle_rows(manifest: Manifest) -> dict[str, Any]:
 def _proposed(manifest: Manifest) -> str:
     reduced = manifest.pairing.draft_vocabulary
     return "any token" if reduced is None else f"{reduced.size} of {manifest.target.vocab} tokens"
+
+
+def _passes(refine: object) -> str:
+    return f"{refine + 1} passes, each over the proposals the last was least sure of" if isinstance(refine, int) and refine else "one pass"
 
 
 def _model(model: ModelRecord) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Protocol, cast
 
-from dflash_compile.export.graph import Owner
+from dflash_compile.export.graph import OWNERS, Owner
 from dflash_compile.export.registry import load, names
 from dflash_compile.runtime.bundle.manifest import GraphRecord, RequirementRecord
 from dflash_compile.runtime.errors import UsageError
@@ -24,11 +24,6 @@ class Prepared(Protocol):
         """Disk space the engines will take."""
         ...
 
-    @property
-    def requires(self) -> RequirementRecord:
-        """What a machine must have to load them."""
-        ...
-
     def write(self, directory: Path, progress: Progress) -> Mapping[Owner, list[GraphRecord]]:
         """Write every engine below `directory`; returns how to call them, by the model they belong to."""
         ...
@@ -44,8 +39,12 @@ class Prepared(Protocol):
 class Backend(Protocol):
     """What a file of this package offers."""
 
-    def prepare(self, models: Models, options: BuildOptions, progress: Progress) -> Prepared:
-        """Trace and lower every graph. Reads no weights."""
+    def requires(self) -> RequirementRecord:
+        """What a machine must have to load the engines that are built here."""
+        ...
+
+    def prepare(self, models: Models, options: BuildOptions, progress: Progress, owners: Collection[Owner] = OWNERS) -> Prepared:
+        """Trace and lower every graph of the models in `owners`. Reads no weights."""
         ...
 
 

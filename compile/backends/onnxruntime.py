@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from dflash_compile.export.graph import Graph, Owner
+from dflash_compile.export.graph import OWNERS, Graph, Owner
 from dflash_compile.export.signature import Signature
 from dflash_compile.export.trace import trace_draft, trace_inject, trace_target
 from dflash_compile.runtime.bundle.manifest import GraphRecord, RequirementRecord
@@ -52,10 +52,6 @@ class _Prepared:
     def bytes(self) -> int:
         return sum(size_of(engine.lowered) for engine in self.engines)
 
-    @property
-    def requires(self) -> RequirementRecord:
-        return RequirementRecord(backend="onnxruntime", package="onnxruntime", minimum=_MINIMUM, built_with=_built_with(), exact_width=_EXACT_WIDTH)
-
     def write(self, directory: Path, progress: Progress) -> Mapping[Owner, list[GraphRecord]]:
         records: dict[Owner, list[GraphRecord]] = {"target": [], "drafter": []}
         done = 0
@@ -82,20 +78,25 @@ class _Prepared:
             check_engine(directory / engine.file, engine.signature)
 
 
-def prepare(models: Models, options: BuildOptions, progress: Progress) -> _Prepared:
-    """Trace and lower target, inject and draft, with free row counts."""
-    precision = precision_of(options.precision)
-    lowered = portable.lower if options.portable else partial(onnxruntime.lower, precision=precision)
+def requires() -> RequirementRecord:
+    """What the engines need of a machine."""
+    return RequirementRecord(backend="onnxruntime", package="onnxruntime", minimum=_MINIMUM, built_with=_built_with(), exact_width=_EXACT_WIDTH)
+
+
+def prepare(models: Models, options: BuildOptions, progress: Progress, owners: Collection[Owner] = OWNERS) -> _Prepared:
+    """Trace and lower target, inject and draft, as far as they belong to `owners`, with free row counts."""
     target, context = models.target.spec, models.context
     traces: tuple[tuple[Owner, Callable[[], Graph]], ...] = (
         ("target", lambda: trace_target(models.target, models.pairing.drafter.taps, context)),
         ("drafter", lambda: trace_inject(models.drafter, target, context)),
-        ("drafter", lambda: trace_draft(models.drafter, target, context)),
+        ("drafter", lambda: trace_draft(models.drafter, target, context, refine=options.refine)),
     )
+    wanted = [(owner, trace) for owner, trace in traces if owner in owners]
     engines: list[_Engine] = []
-    for owner, trace in traces:
-        progress("tracing and lowering", len(engines), len(traces))
-        engines.append(_Engine(owner, lowered(trace())))
+    for owner, trace in wanted:
+        progress("tracing and lowering", len(engines), len(wanted))
+        lower = portable.lower if options.portable else partial(onnxruntime.lower, precision=precision_of(options.precision_for(owner)))
+        engines.append(_Engine(owner, lower(trace())))
     return _Prepared(models, tuple(engines))
 
 

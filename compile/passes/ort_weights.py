@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
+from dflash_compile.export.skeleton import EMBEDDING, HEAD
+
 from ..lowered import Payloads, static_shape
 from ..precision import Precision
 from ..quantize import Blocks
@@ -21,9 +23,9 @@ def weighted_linears(model: ir.Model, payloads: Payloads, precision: Precision) 
     for node in found:
         x, weight = node.inputs
         assert weight is not None
-        shape = static_shape(weight)
-        head = any(value.is_graph_output() and value.name == "logits" for value in node.outputs)
-        encoding = precision.linear(payloads.weights[str(weight.name)], shape, head)
+        shape, ref = static_shape(weight), payloads.weights[str(weight.name)]
+        # By its weight, not by its place: a graph of several passes has several heads. A tied one is the embedding.
+        encoding = precision.linear(ref, shape, head=ref.tensor in (HEAD, EMBEDDING))
         stored = payloads.encode(weight, encoding)
         attributes = {"transB": 1}
         if isinstance(encoding, Blocks):

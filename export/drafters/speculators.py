@@ -17,6 +17,7 @@ from ..checkpoint import DrafterCheckpoint
 from ..draft_vocabulary import DELTAS, MEMBERS, DraftVocabulary, vocabulary_of
 from ..drafter_folder import check_dtypes, refuse_existing, trained_with, write_folder
 from ..files import FileHashes, read_json
+from ..int8_source import Int8Source, open_tensors
 from ..safetensors_source import DTYPES, SafetensorsSource
 from ..skeleton import HEAD, check_shapes
 from ..spec import DrafterSpec
@@ -47,7 +48,7 @@ def open_checkpoint(path: Path) -> DrafterCheckpoint:
     tokens of the target or contradict each other.
     """
     raw = read_json(path / "config.json")
-    tensors = SafetensorsSource(path, {**DTYPES, "I64": "int64", "BOOL": "bool"})
+    tensors = open_tensors(path, raw, {**DTYPES, "I64": "int64", "BOOL": "bool"})
     spec = read_spec(raw, path, tensors.dtype("fc.weight") if "fc.weight" in tensors.shapes() else "unknown")
     # The package loads these from the target, whatever a checkpoint says.
     unused = (*TARGETS_OWN, HEAD) if spec.draft_vocab is None else TARGETS_OWN
@@ -102,7 +103,7 @@ def _shapes(spec: DrafterSpec, head_from_target: bool) -> dict[str, tuple[int | 
     return {**shapes, **head, DELTAS: (spec.draft_vocab,), MEMBERS: (spec.vocab,)}
 
 
-def _check_kinds(tensors: SafetensorsSource, path: Path) -> None:
+def _check_kinds(tensors: SafetensorsSource | Int8Source, path: Path) -> None:
     kinds = {DELTAS: "int64", MEMBERS: "bool"}
     for name in tensors.shapes():
         found, wanted = tensors.dtype(name), kinds.get(name)
@@ -115,7 +116,7 @@ def _check_kinds(tensors: SafetensorsSource, path: Path) -> None:
             )
 
 
-def _vocabulary(tensors: SafetensorsSource, path: Path) -> DraftVocabulary:
+def _vocabulary(tensors: SafetensorsSource | Int8Source, path: Path) -> DraftVocabulary:
     deltas, members = (tensors.rows(name, 0, tensors.shapes()[name][0]) for name in MAPS)
     return vocabulary_of(deltas, members, str(path))
 

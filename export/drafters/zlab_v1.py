@@ -14,7 +14,7 @@ from dflash_compile.runtime.errors import UsageError
 from ..checkpoint import DrafterCheckpoint
 from ..drafter_folder import check_dtypes, refuse_existing, trained_with, write_folder
 from ..files import FileHashes, names_architecture, read_json, section
-from ..safetensors_source import SafetensorsSource
+from ..int8_source import open_tensors
 from ..skeleton import check_shapes
 from ..spec import DrafterSpec
 from ._v1_tensors import tensor_shapes
@@ -38,7 +38,7 @@ def recognise(path: Path) -> str | None:
 def open_checkpoint(path: Path) -> DrafterCheckpoint:
     """The drafter in `path`. Raises `CheckpointError` for a missing or contradictory key and for missing, surplus or mis-shaped tensors."""
     raw = read_json(path / "config.json")
-    tensors = SafetensorsSource(path)
+    tensors = open_tensors(path, raw)
     spec = read_spec(raw, path, tensors.dtype("fc.weight") if "fc.weight" in tensors.shapes() else "unknown")
     check_shapes(tensor_shapes(spec), tensors.shapes(), str(path))
     return DrafterCheckpoint(spec, tensors, path, FileHashes([path / "config.json", *tensors.paths]), *trained_with(raw))

@@ -60,6 +60,23 @@ def test_build_does_not_overwrite_unasked_and_says_where_the_bundle_is(cli, mode
     assert read_manifest(copy).target.precision == "int4"
 
 
+def test_an_int8_drafter_is_made_shown_and_built_onto_the_compiled_target(cli, models, bundle, tmp_path):
+    int8, swapped = tmp_path / "int8", tmp_path / "swapped"
+    assert cli("quantize", models[1], "-o", str(int8), "--json").document["drafter"] == str(int8)
+    refused = cli("quantize", models[1], "-o", str(int8))
+    assert (refused.code, "--force" in refused.err) == (2, True)
+    assert _has_row(cli("inspect", str(int8)).out, "hidden", "64")
+    shared = ("build", models[0], str(int8), "-o", str(swapped), "--target-from", str(bundle), "--drafter-precision", "int4", "--precision")
+    refused = cli(*shared, "int8", "--max-context", "128", "--json")
+    assert (refused.code, refused.document["why"]) == (3, "precision of the target: fp32 there, int8 here")
+    assert cli(*shared, "fp32", "--max-context", "128").code == 0
+    rows = cli("inspect", str(swapped)).out
+    assert _has_row(rows, "target", "fp32)")
+    assert _has_row(rows, "drafter", "int4)")
+    asked = ("--prompt", PROMPT, "--raw", "--max-new-tokens", "12", "-q")
+    assert cli("run", str(swapped), *asked).out == cli("run", str(bundle), *asked).out
+
+
 def test_build_passes_on_what_it_noticed(cli, models, tmp_path):
     from models import write_drafter
 

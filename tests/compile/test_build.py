@@ -40,7 +40,8 @@ def test_the_runtime_accepts_it(bundle: Path, pair: tuple[TargetCheckpoint, Draf
     assert manifest.pairing.taps == list(pair[1].spec.taps)
     assert manifest.target.sources == dict(pair[0].files)
     assert [graph.role for graph in (*manifest.target.graphs, *manifest.drafter.graphs)] == ["target", "inject", "draft"]
-    assert manifest.config == {"backend": "onnxruntime", "precision": "int4", "context": 96, "block": 5, "portable": False}
+    options = {"backend": "onnxruntime", "precision": "int4", "drafter_precision": "int4", "context": 96, "block": 5, "refine": 0, "portable": False}
+    assert manifest.config == options
 
 
 def test_equal_inputs_give_equal_bytes(bundle: Path, pair: tuple[TargetCheckpoint, DrafterCheckpoint], tmp_path: Path) -> None:
@@ -132,11 +133,15 @@ def test_refusals_come_before_any_work(pair: tuple[TargetCheckpoint, DrafterChec
     refuse(UsageError, pair, bundle, BuildOptions())
     refuse(UsageError, pair, tmp_path / "b", BuildOptions(backend="abacus"))
     refuse(UsageError, pair, tmp_path / "b", BuildOptions(block=pair[1].spec.block + 1))
+    refuse(UsageError, pair, tmp_path / "b", BuildOptions(block=4, refine=3))
     refuse(PairingError, pair, tmp_path / "b", BuildOptions(context=pair[0].spec.max_positions + 1))
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("wrong", [{"precision": "int3"}, {"block": 1}, {"context": 0}])
+HALF_PORTABLE = {"portable": True, "precision": "fp32", "drafter_precision": "int8"}
+
+
+@pytest.mark.parametrize("wrong", [{"precision": "int3"}, {"drafter_precision": "int3"}, HALF_PORTABLE, {"refine": -1}, {"block": 1}, {"context": 0}])
 def test_options_that_fit_no_model_are_refused_at_once(wrong: dict[str, int | str]) -> None:
     with pytest.raises(UsageError):
         BuildOptions(**wrong)  # type: ignore[arg-type]
