@@ -112,7 +112,7 @@ def context_chart(contexts: Sequence[ContextRecord]) -> str:
 def needed_chart(contexts: Sequence[ContextRecord]) -> str:
     """τ that each width needs for each speed-up, and the τ it had, one panel for each context length."""
     contexts = [it for it in contexts if it.widths]
-    figure = Figure(figsize=(8, 3.6), layout="constrained")
+    figure = Figure(figsize=(8, 4), layout="constrained")
     panels = figure.subplots(1, len(contexts), sharey=True, squeeze=False)[0]
     for axes, it in zip(panels, contexts, strict=True):
         places = [width.width for width in it.widths]
@@ -124,7 +124,7 @@ def needed_chart(contexts: Sequence[ContextRecord]) -> str:
         axes.set_xlabel("block")
         axes.set_xticks(places)
     panels[0].set_ylabel("τ")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=6)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return _svg(figure, "needed")
 
 

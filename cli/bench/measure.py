@@ -127,7 +127,7 @@ def _doubts(machine: MachineRecord, suites: Sequence[SuiteRecord]) -> list[str]:
     """Reasons not to trust the times."""
     doubts = []
     if machine.load_average is not None and machine.load_average > machine.cores / 2:
-        doubts.append(f"the machine was busy before the first run (load {machine.load_average:.1f} on {machine.cores} cores): times may be of something else")
+        doubts.append(f"the machine was busy before the first run (load {machine.load_average:.1f}, cores {machine.cores}): times may be of something else")
     doubts += [
         f"{suite.name}: {suite.memory.swapped_bytes >> 20} MiB of this process lie in swap: its times are of the disk as well"
         for suite in suites
