@@ -23,7 +23,7 @@ from dflash_compile.runtime import load
 from dflash_compile.runtime.session import Session
 from dflash_compile.runtime.statistics import Statistics
 
-SUITES = Path(__file__).parent / "prompts"
+SUITES = Path(__file__).parents[1] / "artifacts" / "prompts"
 
 
 @dataclass
