@@ -47,7 +47,7 @@ def quantize_drafter(drafter: str | Path | DrafterCheckpoint, output: str | Path
     chosen = [name for name in sorted(shapes) if is_quantised(name, shapes[name])]
     kept = [name.removesuffix(".weight") for name in sorted(shapes) if name not in chosen and name.endswith(".weight") and len(shapes[name]) == 2]
     with staged(place, sum(path.stat().st_size for path in opened.path.glob("*.safetensors")), "drafter") as staging:
-        save_file(_tensors(opened, chosen, progress), staging / WHOLE, metadata={"format": "pt"})
+        save_file(dict(_tensors(opened, chosen, progress)), staging / WHOLE, metadata={"format": "pt"})
         (staging / WHOLE).chmod(0o644)
         (staging / _CONFIG).write_text(json.dumps({**config, KEY: int8_channels(kept)}, indent=2) + "\n", encoding="utf-8")
         (staging / "README.md").write_text(card(opened, len(chosen), kept), encoding="utf-8")
