@@ -113,7 +113,6 @@ def test_a_short_run_learns_what_the_target_will_say(speaker: LlamaForCausalLM, 
     before = trainer.acceptance()
     trainer.run()
     after = trainer.acceptance()
-    print("TAU", before.tau, after.tau, _chain(corpus), after.by_position)
     assert before.tau < FIRST
     assert _chain(corpus) < CHANCE
     assert after.tau > LEAST
