@@ -24,7 +24,8 @@ def target(tmp_path_factory):
 def test_a_run_reports_what_it_made_and_a_second_one_that_nothing_was_left(cli, target, tmp_path):
     command = ["train", str(target), "-o", str(tmp_path / "drafter"), *SHORT, *SHAPE, "--steps", "2", "-q"]
     first = cli(*command, "--json").document
-    assert (first["steps"], first["prompts_left_out"], len(first["by_position"])) == (2, 0, 3)
+    assert (first["steps"], len(first["by_position"])) == (2, 3)
+    assert first["prompts_left_out"] > 0, "in a vocabulary of single letters the longer documents do not fit"
     assert first["curve"] == str(tmp_path / "drafter" / "curve.png")
     assert (tmp_path / "drafter.work" / "curve.png").is_file()
     assert cli(*command).code == 2

@@ -24,8 +24,8 @@ from dflash_compile.train.warm_start import warm_start
 
 from .tiny import HIDDEN, TAPS, VOCAB, drafter, target
 
-BLOCK, WORDS, LETTERS, ANSWER = 5, 8, 4, 40
-OPTIONS = TrainOptions(layers=2, block=BLOCK, steps=160, sequences=4, anchors=16, learning_rate=4e-3, loss_vocabulary=VOCAB, held_out=5, evaluate_every=1000)
+BLOCK, WORDS, LETTERS, KEYS, ANSWER, SEQUENCES = 5, 8, 4, 3, 40, 160
+OPTIONS = TrainOptions(layers=2, block=BLOCK, steps=250, sequences=4, anchors=16, learning_rate=4e-3, loss_vocabulary=VOCAB, held_out=8, evaluate_every=1000)
 FIRST, LEAST, CHANCE = 1.4, 2.5, 1.8
 """τ of the untrained drafter at most, of the trained one at least, and of one that knows only which token follows which at most"""
 
@@ -36,28 +36,28 @@ def _language() -> list[list[int]]:
     return [torch.randint(20, 26, (LETTERS,), generator=generator).tolist() for _ in range(WORDS)]
 
 
-def _prompt(key: int, word: int) -> list[int]:
-    return [3, 10 + key, *_language()[word]]
+def _sentences(count: int, generator: torch.Generator) -> torch.Tensor:
+    """int64 [count, 9 + ANSWER]: four tokens of noise, a key, a first word, and the answer, in which each word is `key` places after the last."""
+    words = torch.tensor(_language())
+    noise = torch.randint(60, VOCAB, (count, 4), generator=generator)
+    key = torch.randint(1, KEYS + 1, (count, 1), generator=generator)
+    places = torch.randint(WORDS, (count, 1), generator=generator) + key * torch.arange(1 + ANSWER // LETTERS)
+    return torch.cat([noise, 10 + key, words[places % WORDS].flatten(1)], 1)
 
 
-def _sentence(key: int, word: int) -> list[int]:
-    """A prompt and what follows it: each word is `key` places after the one before."""
-    words = _language()
-    return _prompt(key, word) + [letter for i in range(1, 1 + ANSWER // LETTERS) for letter in words[(word + i * key) % WORDS]]
-
-
-PAIRS = [(key, word) for key in range(1, WORDS) for word in range(WORDS)]
+PROMPT = 5 + LETTERS
 
 
 @pytest.fixture(scope="module")
 def speaker() -> LlamaForCausalLM:
     """A target that has learnt the language."""
     model = target().train()
-    sentences = torch.tensor([_sentence(*pair) for pair in PAIRS])
+    generator = torch.Generator().manual_seed(1)
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3, fused=True)
-    for _ in range(250):
+    for _ in range(200):
+        sentences = _sentences(32, generator)
         logits = model(sentences).logits
-        answers = logits[:, 5:-1], sentences[:, 6:]
+        answers = logits[:, PROMPT - 1 : -1], sentences[:, PROMPT:]
         F.cross_entropy(answers[0].flatten(0, 1), answers[1].flatten()).backward()
         optimiser.step()
         optimiser.zero_grad()
@@ -69,7 +69,8 @@ def _corpus(speaker: LlamaForCausalLM, folder: Path) -> Corpus:
     """Its own greedy answers, with features."""
     store = FeatureStore(folder, len(TAPS) * HIDDEN, TAPS, "tiny")
     generator = BatchedGenerator(speaker, TAPS, frozenset(), slots=16, length=64)
-    requests = (Request(tuple(_prompt(*pair)), ANSWER) for pair in PAIRS)
+    prompts = _sentences(SEQUENCES, torch.Generator().manual_seed(2))[:, :PROMPT].tolist()
+    requests = (Request(tuple(prompt), ANSWER) for prompt in prompts)
     generator.run(requests, lambda sequence: store.append(sequence.tokens, sequence.features, len(sequence.request.prompt)))
     speaker.set_attn_implementation("sdpa")
     return Corpus([store], OPTIONS.held_out)
