@@ -153,7 +153,7 @@ class _Drafter(DrafterEngine):
         self._block.write((anchor,))
         self._position.write((position,))
         graph.run(key)
-        # Not by nodes of the graph: argmax there takes four times as long as numpy's (docs/benchmarks.md).
+        # Not by nodes of the graph: argmax there takes two to four times as long as numpy's (docs/benchmarks.md).
         rows = _choices(self._logits, width - 1, self._vocab)
         return rows if self._ids is None else [self._ids[row] for row in rows]
 
