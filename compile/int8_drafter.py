@@ -7,7 +7,6 @@ and their products reach thousands.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -91,7 +90,7 @@ The int8 form of the DFlash drafter `{drafter.spec.name}`, made from it by `dfla
 """
 
 
-def _tensors(drafter: DrafterCheckpoint, chosen: list[str], progress: Progress) -> Mapping[str, torch.Tensor]:
+def _tensors(drafter: DrafterCheckpoint, chosen: list[str], progress: Progress) -> dict[str, torch.Tensor]:
     names, quantised = sorted(drafter.tensors.shapes()), set(chosen)
     tensors: dict[str, torch.Tensor] = {}
     for number, name in enumerate(names):
