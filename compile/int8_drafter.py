@@ -17,7 +17,7 @@ from dflash_compile.export.files import read_json
 from dflash_compile.export.int8_source import SCALE
 from dflash_compile.export.opening import open_drafter
 from dflash_compile.export.quantization_config import KEY, int8_channels
-from dflash_compile.export.safetensors_source import WHOLE
+from dflash_compile.export.safetensors_source import DTYPES, WHOLE, SafetensorsSource
 from dflash_compile.runtime.errors import BuildError, UsageError
 
 from .progress import Progress, silent
@@ -42,11 +42,13 @@ def quantize_drafter(drafter: str | Path | DrafterCheckpoint, output: str | Path
         raise UsageError("the drafter is quantised already", where=str(opened.path), fix="give the drafter that was trained")
     if place.exists() and place.samefile(opened.path):
         raise UsageError("the drafter would replace itself", where="--output", why="what int8 rounds off would be lost", fix="choose another path")
-    shapes = opened.tensors.shapes()
+    # Everything that is stored, also what a dialect takes out of sight, such as the maps of a reduced vocabulary.
+    stored = SafetensorsSource(opened.path, {**DTYPES, "I64": "int64", "BOOL": "bool"})
+    shapes = stored.shapes()
     chosen = [name for name in sorted(shapes) if is_quantised(name, shapes[name])]
     kept = [name.removesuffix(".weight") for name in sorted(shapes) if name not in chosen and name.endswith(".weight") and len(shapes[name]) == 2]
     with staged(place, sum(path.stat().st_size for path in opened.path.glob("*.safetensors")), "drafter") as staging:
-        save_file(dict(_tensors(opened, chosen, progress)), staging / WHOLE, metadata={"format": "pt"})
+        save_file(dict(_tensors(stored, chosen, str(opened.path), progress)), staging / WHOLE, metadata={"format": "pt"})
         (staging / WHOLE).chmod(0o644)
         (staging / _CONFIG).write_text(json.dumps({**config, KEY: int8_channels(kept)}, indent=2) + "\n", encoding="utf-8")
         (staging / "README.md").write_text(card(opened, len(chosen), kept), encoding="utf-8")
@@ -90,16 +92,14 @@ The int8 form of the DFlash drafter `{drafter.spec.name}`, made from it by `dfla
 """
 
 
-def _tensors(drafter: DrafterCheckpoint, chosen: list[str], progress: Progress) -> dict[str, torch.Tensor]:
-    names, quantised = sorted(drafter.tensors.shapes()), set(chosen)
+def _tensors(stored: SafetensorsSource, chosen: list[str], where: str, progress: Progress) -> dict[str, torch.Tensor]:
+    shapes, quantised = stored.shapes(), set(chosen)
     tensors: dict[str, torch.Tensor] = {}
-    for number, name in enumerate(names):
-        progress("quantising", number, len(names))
-        weight = drafter.read(name)
+    for number, name in enumerate(sorted(shapes)):
+        progress("quantising", number, len(shapes))
+        weight = stored.rows(name, 0, shapes[name][0])
         if not bool(weight.isfinite().all()):
-            raise BuildError(
-                f"tensor {name!r} holds numbers that are not finite", where=str(drafter.path), why="the weights are damaged", fix="copy them again"
-            )
+            raise BuildError(f"tensor {name!r} holds numbers that are not finite", where=where, why="the weights are damaged", fix="copy them again")
         if name in quantised:
             tensors[name], tensors[name + SCALE] = quantize_channels(weight)
         else:

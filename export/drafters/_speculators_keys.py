@@ -6,6 +6,7 @@ from typing import Any
 
 from ..drafter_folder import TRAINED_WITH
 from ..files import section
+from ..quantization_config import KEY
 from ._reader import Reader, flag
 
 VERSION = "0.9.0"
@@ -18,7 +19,7 @@ TARGET_LAYERS = "num_target_layers"
 KNOWN = {
     *("speculators_model_type", "speculators_version", "speculators_config", LAYERS, "draft_vocab_size", "block_size", "target_hidden_size"),
     *("aux_hidden_state_layer_ids", "mask_token_id", "sliding_window_non_causal", "sample_from_anchor"),
-    *("auto_map", "torch_dtype", "model_type", TRAINED_WITH, TARGET_HEAD, TARGET_LAYERS),
+    *("auto_map", "torch_dtype", "model_type", KEY, TRAINED_WITH, TARGET_HEAD, TARGET_LAYERS),
 }
 """keys of the top level, besides those of every transformers configuration"""
 

@@ -13,10 +13,12 @@ import torch
 from compressed_tensors.compressors import BaseCompressor
 from compressed_tensors.quantization import QuantizationConfig
 from compressed_tensors.quantization.utils import calculate_qparams
-from models import write_drafter, write_target
+from models import write_drafter, write_speculators, write_target
 from safetensors.torch import load_file, save_file
 
 from dflash_compile.compile.int8_drafter import quantize_channels, quantize_drafter
+from dflash_compile.compile.models import decide
+from dflash_compile.compile.options import BuildOptions
 from dflash_compile.export import open_drafter, open_target, pair
 from dflash_compile.runtime.errors import BuildError, CheckpointError, UsageError
 
@@ -140,6 +142,18 @@ def test_it_is_a_drafter_like_the_other(int8: Path, plain: Path, target: Path) -
     assert (one.spec.layers, one.spec.taps, one.spec.dtype, one.spec.dialect) == (other.spec.layers, other.spec.taps, other.spec.dtype, other.spec.dialect)
     assert pair(open_target(target), one).warnings == ()
     assert (int8 / "model.safetensors").stat().st_size < 0.75 * (plain / "model.safetensors").stat().st_size
+
+
+@pytest.mark.parametrize("own_head", [True, False])
+def test_a_reduced_vocabulary_and_its_head_stay(target: Path, own_head: bool, tmp_path: Path) -> None:
+    plain = open_drafter(write_speculators(tmp_path / "plain", target, range(0, 200, 2), own_head=own_head))
+    int8 = open_drafter(quantize_drafter(plain, tmp_path / "int8"))
+    assert int8.vocabulary == plain.vocabulary
+    assert int8.tensors.shapes().keys() == plain.tensors.shapes().keys()
+    for name in ("fc.weight", *(["lm_head.weight"] if own_head else [])):
+        assert torch.equal(int8.read(name), plain.read(name))
+    with pytest.raises(UsageError, match="reduced vocabulary"):
+        decide(open_target(target), int8, BuildOptions(refine=1))
 
 
 def test_equal_inputs_give_equal_bytes(int8: Path, plain: Path, tmp_path: Path) -> None:
