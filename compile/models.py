@@ -38,8 +38,7 @@ class Models:
 def decide(target: TargetCheckpoint, drafter: DrafterCheckpoint, options: BuildOptions) -> Models:
     """Pair the models at the sizes that `options` ask for.
 
-    Raises `PairingError` where they do not belong together, `UsageError` for a block wider than the drafter's and for
-    refinements that cannot be.
+    Raises `PairingError` where they do not belong together, `UsageError` for a block wider than the drafter's or refined too often.
     """
     longest = min(target.spec.max_positions, drafter.spec.max_positions)
     pairing = pair(target, drafter, min(longest, DEFAULT_CONTEXT) if options.context is None else options.context)
@@ -57,12 +56,5 @@ def decide(target: TargetCheckpoint, drafter: DrafterCheckpoint, options: BuildO
             where="--refine",
             why=f"each keeps one of its {block - 1} proposals or more, and the last pass needs one to make",
             fix=f"ask for at most {block - 2}",
-        )
-    if options.refine and drafter.vocabulary is not None:
-        raise UsageError(
-            "refinements of a drafter with a reduced vocabulary",
-            where="--refine",
-            why="its graph knows rows of its own head, not the tokens that a kept proposal would stand in the block as",
-            fix="leave out --refine",
         )
     return Models(target, drafter, pairing, block)

@@ -22,11 +22,12 @@ class RefinedDraft(DraftGraph):
 
     ids: torch.Tensor | None
 
-    def __init__(self, drafter: DflashV1, rotary: RotaryTables, vocab: int, refine: int, ids: torch.Tensor | None = None) -> None:
-        """`ids` int32 [draft_vocab] are the tokens of a reduced head's rows; None where row and token are the same."""
+    def __init__(self, drafter: DflashV1, rotary: RotaryTables, vocab: int, refine: int) -> None:
+        """A reduced head has a buffer `ids` int32 [draft_vocab], the token of each of its rows, to be filled like a weight."""
         super().__init__(drafter, rotary, vocab)
         self.refine = refine
-        self.register_buffer("ids", None if ids is None else torch.empty_like(ids))
+        size = drafter.spec.draft_vocab
+        self.register_buffer("ids", None if size is None else torch.empty(size, dtype=torch.int32))
 
     def forward(self, block: torch.Tensor, position: torch.Tensor, *caches: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """As `DraftGraph`: logits [1, B - 1, V], each row of the pass that settled it, and the caches of the last pass."""

@@ -70,7 +70,7 @@ def trace_draft(checkpoint: DrafterCheckpoint, target: TargetSpec, context: int,
     signature = draft_signature(spec.layers, spec.kv_heads, spec.head_dim, context, spec.draft_vocab or target.vocab, rows or "rows")
 
     def graph(model: DflashV1, rotary: RotaryTables) -> DraftGraph:
-        return RefinedDraft(model, rotary, target.vocab, refine, ids) if refine else DraftGraph(model, rotary, target.vocab)
+        return RefinedDraft(model, rotary, target.vocab, refine) if refine else DraftGraph(model, rotary, target.vocab)
 
     ids = None if checkpoint.vocabulary is None else torch.tensor(checkpoint.vocabulary.ids, dtype=torch.int32)
     return _trace_drafter(checkpoint, target, context, signature, graph, {} if ids is None else {"ids": ids})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
 
@@ -32,8 +33,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[TargetCheckpoint, Dr
     return open_target(target), open_drafter(models.write_drafter(tmp_path_factory.mktemp("drafter") / "drafter", target, block=BLOCK, **kinds))
 
 
-def refined(engine: Cached, block: list[int], position: int, refine: int) -> np.ndarray:
-    """Logits [B - 1, V] by the definition: sort, keep, mask, draft again."""
+def refined(engine: Cached, block: list[int], position: int, refine: int, ids: Sequence[int] = range(models.VOCAB)) -> np.ndarray:
+    """Logits [B - 1, V] by the definition: sort, keep, mask, draft again. `ids` are the tokens of the head's rows."""
     rows = len(block) - 1
     settled: dict[int, np.ndarray] = {}
     logits = engine.draft(block, position)
@@ -42,7 +43,7 @@ def refined(engine: Cached, block: list[int], position: int, refine: int) -> np.
         room = ceil(rows * done / (refine + 1)) - len(settled)
         for row in sorted(sure, key=lambda row: -sure[row])[:room]:
             settled[row] = logits[row]
-        tokens = [int(settled[row].argmax()) if row in settled else block[1 + row] for row in range(rows)]
+        tokens = [ids[settled[row].argmax()] if row in settled else block[1 + row] for row in range(rows)]
         logits = engine.draft([block[0], *tokens], position)
     return np.stack([settled.get(row, logits[row]) for row in range(rows)])
 
@@ -97,6 +98,26 @@ def test_refining_changes_something(expected: dict[int, list[np.ndarray]]) -> No
     """Guards the comparison: a graph that ignored its kept proposals must not pass it."""
     for one, other in ((0, 1), (1, 3)):
         assert max(np.abs(a - b).max() for a, b in zip(expected[one], expected[other], strict=True)) > 100 * TOLERANCE
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_kept_proposals_of_a_reduced_head_stand_as_their_tokens(pair: tuple[TargetCheckpoint, DrafterCheckpoint], form: str, tmp_path: Path) -> None:
+    target, ids = pair[0], [3, 9, 17, 40, 41, 99, 180, 181, 250, 301, 302, 383]
+    drafter = open_drafter(models.write_speculators(tmp_path / "reduced", target.path, ids, block=BLOCK))
+    sources = {"target": target.tensors, "drafter": drafter.tensors}
+    graphs = [trace_inject(drafter, target.spec, CONTEXT), *(trace_draft(drafter, target.spec, CONTEXT, refine=refine) for refine in (0, 2))]
+    folders = [tmp_path / name for name in ("inject", "once", "thrice")]
+    for folder in folders:
+        folder.mkdir()
+    inject, once, thrice = (bound(graph, form, sources, folder) for graph, folder in zip(graphs, folders, strict=True))
+    for runtime in runtimes(form):
+        loop, engine = (Cached(graphs[0].signature, runtime(inject), runtime(draft)) for draft in (once, thrice))
+        for taps, position, block in blocks((target, drafter)):
+            loop.inject(taps, position)
+            engine.inject(taps, position)
+            want, have = refined(loop, block, position + len(taps), 2, ids), engine.draft(block, position + len(taps))
+            np.testing.assert_allclose(have, want, atol=TOLERANCE, rtol=0)
+            assert (have.argmax(-1) == want.argmax(-1)).all()
 
 
 @pytest.mark.parametrize(
