@@ -25,6 +25,7 @@ def command(
         Path | None, typer.Option("--work", metavar="DIR", help="Features, training state, log and curve; DIR.work beside the output by default.")
     ] = None,
     response_tokens: Annotated[int, typer.Option("--response-tokens", min=1, help="Tokens of the engine's own answers to learn from.")] = 40_000,
+    response_limit: Annotated[int, typer.Option("--response-limit", min=1, help="Tokens of one answer at most.")] = 256,
     text_tokens: Annotated[int, typer.Option("--text-tokens", min=0, help="Tokens of plain text to learn from as well.")] = 0,
     steps: Annotated[int, typer.Option("--steps", min=1, help="Optimiser steps in all, those before an interruption included.")] = 300,
     minutes: Annotated[float | None, typer.Option("--minutes", help="Train for this long in all instead of --steps.")] = None,
@@ -49,6 +50,7 @@ def command(
     first = open_drafter(drafter)
     asked: dict[str, Any] = {
         "response_tokens": response_tokens,
+        "response_limit": response_limit,
         "text_tokens": text_tokens,
         "steps": steps,
         "minutes": minutes,
