@@ -22,8 +22,9 @@ help:
 demo: $(READY)
 	$(BIN)/dflash-compile demo
 
+# A worker per core, each with one thread: most of the time goes into tracing, which has no more.
 test: $(READY)
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
