@@ -89,11 +89,12 @@ def test_tau_counts_what_can_be_proposed(tmp_path: Path) -> None:
     assert reduced.whole.head.shape == (30, HIDDEN)
     assert reduced.frequent is reduced.whole
     # Every label is a member and every hidden state favours some member, so a whole head without the other rows proposes the same.
-    whole = evaluate(reduced.model, weight, masked.to(torch.bfloat16), reduced.held_out, 5)
+    dtype = reduced.compute.dtype
+    whole = evaluate(reduced.model, weight, masked.to(dtype), reduced.held_out, 5, dtype)
     assert reduced.acceptance() == whole
     few = Trainer(drafter(block=5), weight, weight, corpus, options, tmp_path / "b", draft_ids=torch.arange(8, 10))
     outside = [(tokens.clamp(min=20), features, prompt) for tokens, features, prompt in few.held_out]
-    assert evaluate(few.model, weight, few.whole.head, outside, 5, few.whole.labels).tau == 1.0
+    assert evaluate(few.model, weight, few.whole.head, outside, 5, dtype, few.whole.labels).tau == 1.0
     before = reduced.model.fc.weight.detach().clone()
     reduced.run()
     assert not torch.equal(before, reduced.model.fc.weight)
@@ -101,7 +102,7 @@ def test_tau_counts_what_can_be_proposed(tmp_path: Path) -> None:
 
 
 def test_a_reduced_drafter_comes_out_without_a_head(checkpoint: TargetCheckpoint, tmp_path: Path) -> None:
-    drafter_folder = train(checkpoint, tmp_path / "drafter", replace(OPTIONS, draft_vocabulary=48), tmp_path / "work")
+    drafter_folder = train(checkpoint, tmp_path / "drafter", replace(OPTIONS, draft_vocabulary=48), tmp_path / "work").drafter
     opened = open_drafter(drafter_folder)
     assert (opened.spec.dialect, opened.spec.draft_vocab) == ("speculators", 48)
     assert opened.vocabulary is not None
