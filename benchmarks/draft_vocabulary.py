@@ -75,9 +75,9 @@ class Draft:
 
 
 def reduced(target: TargetCheckpoint, drafter: DrafterCheckpoint, counts: Counter[int], size: int) -> DrafterCheckpoint:
-    """The drafter with a head of the target's rows for the `size` most frequent tokens; itself for all of them."""
+    """The drafter with a head of the target's rows for the `size` most frequent tokens, or for all of them."""
     if size >= target.spec.vocab:
-        return drafter
+        return replace(drafter, spec=replace(drafter.spec, draft_vocab=None), vocabulary=None)
     vocabulary = choose_vocabulary(counts, size, target.spec, drafter.spec.mask_id)
     return replace(drafter, spec=replace(drafter.spec, draft_vocab=size), vocabulary=vocabulary)
 

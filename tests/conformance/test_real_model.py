@@ -25,6 +25,7 @@ from dflash_compile.runtime.loop import plan_limits, run
 from dflash_compile.runtime.session import Session
 from dflash_compile.runtime.statistics import Recorder
 from dflash_compile.train.evaluate import matches
+from dflash_compile.train.trainer import Vocabulary
 
 pytestmark = pytest.mark.slow
 SUITES = Path(__file__).parents[2] / "artifacts" / "prompts"
@@ -158,12 +159,13 @@ def engine_outcomes(session: Session, asked: list[str]) -> list[Outcome]:
 def agreement(outcomes: list[Outcome], model: Any, drafter: DrafterCheckpoint) -> float:
     """Share of cycles that accepted exactly as many proposals as the torch module has right there: too many is as wrong as too few."""
     module, embedding, spec = torch_drafter(drafter), model.get_input_embeddings().weight, drafter.spec
+    proposable = Vocabulary(model.get_output_embeddings().weight, torch.tensor(drafter.vocabulary.ids) if drafter.vocabulary else None)
     same = total = 0
     for outcome in outcomes:
         tokens, prompt = torch.tensor(outcome.prompt + outcome.answer), len(outcome.prompt)
         states = model(tokens[None], output_hidden_states=True).hidden_states
         features = torch.cat([states[tap + 1][0] for tap in spec.taps], -1)
-        right = matches(module, embedding, embedding, tokens, features, prompt, spec.block, torch.float32).tolist()
+        right = matches(module, embedding, proposable.head, tokens, features, prompt, spec.block, torch.float32, proposable.labels).tolist()
         place = 0
         for accepted in outcome.accepted:
             same += min(accepted, len(right) - place) == right[place]  # the last block may reach past the answer
