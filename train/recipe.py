@@ -11,7 +11,7 @@ import torch
 from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
 from dflash_compile.export.dflash_v1 import DflashV1
 from dflash_compile.export.draft_vocabulary import DraftVocabulary
-from dflash_compile.export.drafter_folder import TRAINED_WITH
+from dflash_compile.export.drafter_folder import TRAINED_WITH, refuse_existing
 from dflash_compile.export.drafters import speculators, zlab_v1
 from dflash_compile.export.spec import DrafterSpec, TargetSpec
 from dflash_compile.export.text import template_hash, vocabulary_hash
@@ -113,11 +113,14 @@ def train(
     `restart` forgets the training state in `work` and begins at the first step; features are kept. `engine` is the compiled
     target, whose own answers and taps are learned from instead of the transformers model's; its taps must be those asked for.
 
-    Raises `UsageError` for options that cannot work, or when `output` exists and `force` is not set (asked before the hours,
-    not after), and `StoreMismatch` for folders of another target.
+    Raises `UsageError` for options that cannot work, or when `output` exists and is no drafter, is `start`, or `force` is not
+    set (asked before the hours, not after), and `StoreMismatch` for folders of another target or engine.
     """
-    if output.exists() and not force:
-        raise UsageError("the output folder exists", where=str(output), fix="choose another folder, or pass --force to replace it")
+    refuse_existing(output, force)
+    if start is not None and output.exists() and output.samefile(start.path):
+        raise UsageError(
+            "the drafter would replace the one it starts from", where=str(output), why="training could not be resumed from it", fix="choose another output"
+        )
     check_shape(checkpoint.spec, options)
     for folder in extra_features:
         if not folder.is_dir():
