@@ -113,14 +113,14 @@ def train(
     `restart` forgets the training state in `work` and begins at the first step; features are kept. `engine` is the compiled
     target, whose own answers and taps are learned from instead of the transformers model's; its taps must be those asked for.
 
-    Raises `UsageError` for options that cannot work, or when `output` exists and is no drafter, is `start`, or `force` is not
+    Raises `UsageError` for options that cannot work, or when `output` exists and is no drafter, is `checkpoint` or `start`, or `force` is not
     set (asked before the hours, not after), and `StoreMismatch` for folders of another target or engine.
     """
     refuse_existing(output, force)
-    if start is not None and output.exists() and output.samefile(start.path):
-        raise UsageError(
-            "the drafter would replace the one it starts from", where=str(output), why="training could not be resumed from it", fix="choose another output"
-        )
+    sources = {"the target": checkpoint.path} | ({"the drafter it starts from": start.path} if start is not None else {})
+    for name, path in sources.items():
+        if output.exists() and output.samefile(path):
+            raise UsageError(f"the drafter would replace {name}", where=str(output), why="a run needs it again to be resumed", fix="choose another output")
     check_shape(checkpoint.spec, options)
     for folder in extra_features:
         if not folder.is_dir():
@@ -148,7 +148,8 @@ def train(
     text = checkpoint.text
     trained_with = {"vocabulary_sha256": vocabulary_hash(text.tokenizer_json), "template_sha256": template_hash(text.chat_template)}
     curve = write_curve(log, work / "curve.png", spec.name)
-    files = {"README.md": card(checkpoint, trainer, spec, acceptance, vocabulary, start.spec.name if start else None).encode()}
+    readme = card(checkpoint, trainer, spec, acceptance, vocabulary, start.spec.name if start else None, engine.identity if engine else None)
+    files = {"README.md": readme.encode()}
     if curve is not None:
         files["curve.png"] = curve.read_bytes()
     extra = {TRAINED_WITH: trained_with}
