@@ -31,7 +31,7 @@ from dflash_compile.train.options import TrainOptions
 from dflash_compile.train.recipe import train
 
 ROOT = Path(__file__).parents[1]
-SUITES = next((folder for folder in (ROOT / "artifacts" / "prompts", ROOT / "benchmarks" / "prompts") if folder.is_dir()), ROOT)
+SUITES = ROOT / "artifacts" / "prompts"
 VOCABULARY_OPTION = "draft_vocabulary"
 """the training option that --vocabulary sets"""
 

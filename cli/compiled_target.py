@@ -37,7 +37,7 @@ def open_compiled_target(bundle: Path, target: TargetCheckpoint, taps: tuple[int
         raise PairingError(
             f"the bundle hands out the layers {manifest.pairing.taps}, the drafter reads {list(taps)}",
             where=str(bundle),
-            fix="give a bundle built with a drafter of the same taps",
+            fix=f"give a bundle built with a drafter of the same taps, or train a drafter with --taps {','.join(map(str, manifest.pairing.taps))}",
         )
     (file,) = (graph.file for graph in manifest.target.graphs)
     graph = opened.file(file)

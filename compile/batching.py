@@ -29,7 +29,7 @@ def batched_target(graph_file: Path) -> bytes:
     graph = model.graph
     attentions = [node for node in graph if node.op_type == _ATTENTION]
     if not attentions:
-        raise IncompatibleError("this target has no attention that takes a batch", where=str(graph_file), fix="build it with --backend onnxruntime")
+        raise IncompatibleError("this target has no attention that takes a batch", where=str(graph_file), fix="build it without --portable")
     caches = {value.name for node in attentions for value in (node.inputs[3], node.inputs[4], node.outputs[1], node.outputs[2]) if value is not None}
     for value in (*graph.inputs, *graph.outputs):
         _open(value, is_cache=value.name in caches)

@@ -38,7 +38,7 @@ def quantize_drafter(drafter: str | Path | DrafterCheckpoint, output: str | Path
     check_output(place, force, "drafter", _CONFIG)
     opened = drafter if isinstance(drafter, DrafterCheckpoint) else open_drafter(drafter)
     config = read_json(opened.path / _CONFIG)
-    if KEY in config:
+    if config.get(KEY) is not None:
         raise UsageError("the drafter is quantised already", where=str(opened.path), fix="give the drafter that was trained")
     if place.exists() and place.samefile(opened.path):
         raise UsageError("the drafter would replace itself", where="--output", why="what int8 rounds off would be lost", fix="choose another path")

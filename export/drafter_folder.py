@@ -28,13 +28,17 @@ def trained_with(config: Mapping[str, Any]) -> tuple[str | None, str | None]:
 
 
 def refuse_existing(folder: Path, replace: bool) -> None:
-    """Raise `UsageError` when `folder` exists and `replace` is not set."""
-    if folder.exists() and not replace:
+    """Raise `UsageError` when `folder` exists and `replace` is not set, or when it is neither empty nor a checkpoint."""
+    if not folder.exists():
+        return
+    if not folder.is_dir() or (any(folder.iterdir()) and not (folder / "config.json").is_file()):
+        raise UsageError("the output is there and is no drafter", where=str(folder), why="only a drafter is ever replaced", fix="choose another folder")
+    if not replace:
         raise UsageError(
             "the output folder exists",
             where=str(folder),
             why="a drafter is never written over another by accident",
-            fix="choose another folder, or ask to replace it",
+            fix="choose another folder, or add --force to replace it",
         )
 
 
@@ -73,16 +77,16 @@ def write_folder(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, 
 
 
 def _swap(stage: Path, folder: Path) -> None:
-    """Put `stage` in the place of `folder`; a folder already there is moved aside first and removed last."""
+    """Put `stage` in the place of `folder`; whatever interrupts it, and wherever, one of the two is there afterwards."""
     if not folder.exists():
         stage.rename(folder)
         return
     aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
-    folder.rename(aside / folder.name)
+    old = aside / folder.name
     try:
+        folder.rename(old)
         stage.rename(folder)
-    except OSError:
-        (aside / folder.name).rename(folder)
-        raise
     finally:
+        if old.exists() and not folder.exists():
+            old.rename(folder)
         shutil.rmtree(aside, ignore_errors=True)

@@ -21,10 +21,12 @@ def card(
     acceptance: Acceptance,
     vocabulary: DraftVocabulary | None = None,
     start: str | None = None,
+    engine: str | None = None,
 ) -> str:
     """README of the trained drafter: how it was made and what it does.
 
-    `vocabulary`: the tokens it can propose, where those are not all; `start`: the drafter its training began from, if any.
+    `vocabulary`: the tokens it can propose, where those are not all; `start`: the drafter its training began from, if any;
+    `engine`: the compiled target whose answers and taps it learned from, if any.
     """
     layout = "z-lab v1" if vocabulary is None else "speculators"
     options, clock = trainer.options, trainer.clock
@@ -34,6 +36,7 @@ def card(
     sources = "\n".join(f"- `{name}`: sha256 `{digest}`" for name, digest in sorted(checkpoint.files.items()))
     settings = "\n".join(f"- {name}: {value}" for name, value in asdict(options).items() if value is not None)
     first = "the target's last layers" if start is None else f"the drafter {start}"
+    source = "the transformers model" if engine is None else f"the compiled target {engine}"
     return f"""# {spec.name}
 
 A DFlash drafter ({layout} layout) for exactly one target, **{checkpoint.spec.name}**, trained by `dflash-compile train`.
@@ -51,7 +54,7 @@ A DFlash drafter ({layout} layout) for exactly one target, **{checkpoint.spec.na
 | accepted by position | {positions} |
 
 The responses answer filled templates, text of the Python standard library, and questions the target made up itself;
-four in five are greedy. Weights start from {first}. Chat template: the target's own.
+four in five are greedy. Answers and taps are those of {source}. Weights start from {first}. Chat template: the target's own.
 
 ## Target files
 

@@ -14,7 +14,7 @@ FloatArray = NDArray[np.float32]
 
 
 class CompiledTarget:
-    """Runs a batched target graph (`compile/batching.py`) on ONNX Runtime.
+    """Runs a batched target graph (`compile/batching.py`) on ONNX Runtime's CPU kernels, the ones it is known to agree with a bundle on.
 
     Prompts go in one slot at a time, then all chosen slots advance together by a token. Two is the least width, here as in
     the runtime: a single row takes a kernel that rounds otherwise.
@@ -33,7 +33,7 @@ class CompiledTarget:
         options.log_severity_level = 3
         options.intra_op_num_threads = threads or 0
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
-        self._session: Any = ort.InferenceSession(model, options, providers=ort.get_available_providers()[:1])
+        self._session: Any = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         shapes = {port.name: port.shape for port in (*self._session.get_inputs(), *self._session.get_outputs())}
         self.vocab, self.width = int(shapes["logits"][2]), int(shapes["taps"][2])
         self.context, self.identity = context, identity

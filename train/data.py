@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 
 import torch
 
@@ -60,8 +59,3 @@ class Corpus:
         start = int(torch.randint(len(pool) - sequences + 1, (1,), generator=generator))
         triples = [self.triple(self.train[i]) for i in pool[start : start + sequences]]
         return pack(triples, anchors, block, generator)
-
-
-def open_stores(folders: Iterable[Path], width: int, taps: tuple[int, ...], target: str) -> list[FeatureStore]:
-    """One store per folder. Raises `StoreMismatch` where a folder belongs to another target or other taps."""
-    return [FeatureStore(folder, width, taps, target) for folder in folders]

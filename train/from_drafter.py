@@ -50,17 +50,17 @@ def check_start(target: TargetCheckpoint, wanted: DrafterSpec, start: DrafterChe
     if HEAD in start.tensors.shapes():
         raise PairingError(
             "training cannot start from a drafter with a head of its own",
-            where=f"--from {start.path}",
+            where=str(start.path),
             why="the head that is trained with is the target's, or some of its rows",
-            fix="start from the target's own layers without --from",
+            fix="start from a drafter without one, or train from the target's own layers",
         )
     differences = [f"{name} is {found}, not {needed}" for name, needed, found in _compared(wanted, start.spec) if needed != found]
     if differences:
         raise PairingError(
             "training cannot start from this drafter",
-            where=f"--from {start.path}",
+            where=str(start.path),
             why="; ".join(differences),
-            fix="leave out the options it answers itself (layers, taps, mask id), or start from the target's own layers without --from",
+            fix="leave out the options it answers itself (layers, taps, mask id), or train from the target's own layers",
         )
     pair(target, start)
 

@@ -25,7 +25,7 @@ from .responses import ChatFrame, ResponsePlan, ResponseWriter
 PROMPT_ROOM = 320
 """rows of a generation slot kept for the prompt"""
 COMPILED_SLOTS = 32
-"""sequences an engine advances at once: more do not raise its tokens per second (docs/benchmarks.md)"""
+"""sequences an engine advances at once"""
 
 
 def tokenizer_of(checkpoint: TargetCheckpoint) -> Any:
@@ -62,7 +62,8 @@ def gather(
     def reading(done: int, total: int) -> None:
         report(TrainProgress("plain text", done, total, f"{len(store.entries)} sequences"))
 
-    add_raw_text(store, source.reader(), tokenizer_of(checkpoint), options.text_tokens, options.seed, reading)
+    length = min(TEXT_LENGTH, source.positions)
+    add_raw_text(store, source.reader(length), tokenizer_of(checkpoint), options.text_tokens, options.seed, reading, length)
     generator = source.generator(PROMPT_ROOM + options.response_limit, options.seed + len(store.entries))
     plan = ResponsePlan(options.response_tokens, options.seed, options.response_limit)
     writer = ResponseWriter(store, ChatFrame(tokenizer_of(checkpoint)), generator, plan)
@@ -81,12 +82,13 @@ class _Torch:
     def __init__(self, checkpoint: TargetCheckpoint, taps: tuple[int, ...], compute: Compute) -> None:
         self.checkpoint, self.taps = checkpoint, taps
         self.model = load_model(checkpoint, compute.dtype, str(compute.device))
+        self.positions = checkpoint.spec.max_positions
 
-    def reader(self) -> Reader:
+    def reader(self, length: int) -> Reader:
         return reader(self.model, self.taps)
 
     def generator(self, length: int, seed: int) -> Generator:
-        length = min(length, self.checkpoint.spec.max_positions)
+        length = min(length, self.positions)
         return BatchedGenerator(self.model, self.taps, frozenset(self.checkpoint.spec.eos_ids), slots=128, length=length, seed=seed)
 
 
@@ -94,12 +96,12 @@ class _Compiled:
     """The target as a bundle runs it."""
 
     def __init__(self, checkpoint: TargetCheckpoint, engine: CompiledTarget) -> None:
-        self.checkpoint, self.engine = checkpoint, engine
+        self.checkpoint, self.engine, self.positions = checkpoint, engine, engine.context
 
-    def reader(self) -> Reader:
-        self.engine.reserve(1, TEXT_LENGTH)
+    def reader(self, length: int) -> Reader:
+        self.engine.reserve(1, length)
         return lambda ids: torch.from_numpy(self.engine.prefill(0, tuple(ids))[1])
 
     def generator(self, length: int, seed: int) -> Generator:
-        self.engine.reserve(COMPILED_SLOTS, min(length, self.engine.context))
+        self.engine.reserve(COMPILED_SLOTS, min(length, self.positions))
         return CompiledGenerator(self.engine, frozenset(self.checkpoint.spec.eos_ids), seed)

@@ -11,7 +11,7 @@ import torch
 from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
 from dflash_compile.export.dflash_v1 import DflashV1
 from dflash_compile.export.draft_vocabulary import DraftVocabulary
-from dflash_compile.export.drafter_folder import TRAINED_WITH
+from dflash_compile.export.drafter_folder import TRAINED_WITH, refuse_existing
 from dflash_compile.export.drafters import speculators, zlab_v1
 from dflash_compile.export.spec import DrafterSpec, TargetSpec
 from dflash_compile.export.text import template_hash, vocabulary_hash
@@ -113,11 +113,14 @@ def train(
     `restart` forgets the training state in `work` and begins at the first step; features are kept. `engine` is the compiled
     target, whose own answers and taps are learned from instead of the transformers model's; its taps must be those asked for.
 
-    Raises `UsageError` for options that cannot work, or when `output` exists and `force` is not set (asked before the hours,
-    not after), and `StoreMismatch` for folders of another target.
+    Raises `UsageError` for options that cannot work, or when `output` exists and is no drafter, is `checkpoint` or `start`, or `force` is not
+    set (asked before the hours, not after), and `StoreMismatch` for folders of another target or engine.
     """
-    if output.exists() and not force:
-        raise UsageError("the output folder exists", where=str(output), fix="choose another folder, or pass --force to replace it")
+    refuse_existing(output, force)
+    sources = {"the target": checkpoint.path} | ({"the drafter it starts from": start.path} if start is not None else {})
+    for name, path in sources.items():
+        if output.exists() and output.samefile(path):
+            raise UsageError(f"the drafter would replace {name}", where=str(output), why="a run needs it again to be resumed", fix="choose another output")
     check_shape(checkpoint.spec, options)
     for folder in extra_features:
         if not folder.is_dir():
@@ -145,7 +148,8 @@ def train(
     text = checkpoint.text
     trained_with = {"vocabulary_sha256": vocabulary_hash(text.tokenizer_json), "template_sha256": template_hash(text.chat_template)}
     curve = write_curve(log, work / "curve.png", spec.name)
-    files = {"README.md": card(checkpoint, trainer, spec, acceptance, vocabulary, start.spec.name if start else None).encode()}
+    readme = card(checkpoint, trainer, spec, acceptance, vocabulary, start.spec.name if start else None, engine.identity if engine else None)
+    files = {"README.md": readme.encode()}
     if curve is not None:
         files["curve.png"] = curve.read_bytes()
     extra = {TRAINED_WITH: trained_with}

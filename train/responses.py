@@ -111,7 +111,7 @@ class ResponseWriter:
                 raise UsageError(
                     "no training prompt fits",
                     why=f"prompt and answer together have {self.generator.length} rows, and the chat template alone may take most of them",
-                    fix="lower response_limit, or use a target with more positions",
+                    fix="lower --response-limit, or use a target with more positions, or a bundle built with a larger --max-context",
                 )
 
     def _wanted(self) -> Iterator[Request]:

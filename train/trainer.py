@@ -70,7 +70,7 @@ def block_loss(
     soft_share: float = 0.0,
     dtype: torch.dtype = torch.float32,
 ) -> torch.Tensor:
-    """Cross-entropy of every labelled row, weighted exp(-(k - 1) / gamma) and divided by the weights' sum.
+    """Cross-entropy of every labelled row, weighted exp(-(k - 1) / gamma) and divided by the weights' sum; 0 where no label is in `vocabulary`.
 
     With a `teacher`, `soft_share` of it is against the target's distribution over the same vocabulary. `dtype` is the one
     that autocast, where it is on, computes in.
@@ -88,7 +88,8 @@ def block_loss(
         wanted = (rows @ vocabulary.head.T).float().softmax(-1)[which].mul_(soft_share)
         wanted[torch.arange(len(wanted), device=wanted.device), labels[kept]] += 1 - soft_share
         losses = F.cross_entropy(logits, wanted, reduction="none")
-    return (losses * weights).sum() / weights.sum()
+    # A batch without a row to learn from must not move the weights: 0 / 0 would make all of them NaN.
+    return (losses * weights).sum() / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
 
 
 class Trainer:

@@ -65,6 +65,8 @@ def bundle_record(path: Path, session: Session) -> BundleRecord:
         backend=manifest.requires.backend,
         context=manifest.context,
         block=manifest.pairing.block,
+        draft_vocabulary=None if manifest.pairing.draft_vocabulary is None else manifest.pairing.draft_vocabulary.size,
+        refine=int(manifest.config.get("refine") or 0),
         exact_width=manifest.requires.exact_width,
         cache=cache_record(manifest),
     )

@@ -143,6 +143,10 @@ class BundleRecord(_Record, frozen=True, kw_only=True):
     backend: str
     context: int
     block: int
+    draft_vocabulary: int | None
+    """tokens that can be proposed; None where those are all"""
+    refine: int
+    """passes of a draft after its first"""
     exact_width: int
     """rows of a plain cycle"""
     cache: CacheRecord

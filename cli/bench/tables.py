@@ -86,7 +86,7 @@ def context_table(contexts: Sequence[ContextRecord]) -> Table:
 
 def needed_table(contexts: Sequence[ContextRecord]) -> Table:
     """The τ that each width needs for each speed-up, beside the τ it had; a dash where the block is too narrow for it."""
-    speedups = [needed.speedup for needed in contexts[0].widths[0].needed] if contexts[0].widths else []
+    speedups = next(([needed.speedup for needed in it.widths[0].needed] for it in contexts if it.widths), [])
     table = _table("τ needed at", ["block", "cycle", *(f"{speedup:.1f}×" for speedup in speedups), "measured τ"])
     for it in contexts:
         for width in it.widths:

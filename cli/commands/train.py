@@ -38,7 +38,7 @@ def command(
             "--from",
             metavar="DRAFTER",
             envvar="DFLASH_COMPILE_TRAIN_FROM",
-            help="Start from its weights instead of the target's last layers; its layers, block, taps and mask id hold where none are given.",
+            help="Start from its weights instead of the target's last layers; its layers, block, taps, mask id and draft vocabulary hold where none are given.",
         ),
     ] = None,
     engine: Annotated[

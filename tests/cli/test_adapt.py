@@ -36,6 +36,7 @@ def test_it_learns_from_the_engine_and_keeps_what_the_drafter_is(cli, folder, tm
     header = json.loads((tmp_path / "adapted.work" / "features" / "store.json").read_text())
     manifest = json.loads((folder / "bundle" / "manifest.json").read_text())
     assert f"int4 {manifest['files']['target/target.onnx.data'][:16]}" in header["target"], "features of an engine are of that engine"
+    assert "those of the compiled target int4" in (out / "README.md").read_text()
     before, after = open_drafter(folder / "drafter"), open_drafter(out)
     assert after.vocabulary == before.vocabulary
     assert (after.spec.taps, after.spec.block, after.spec.mask_id) == (before.spec.taps, before.spec.block, before.spec.mask_id)

@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from tiny import CONTEXT, edit_manifest, write_bundle
+from tiny import CONTEXT, edit_manifest, reduce_draft, write_bundle
 
 import dflash_compile.cli.bench.report as reporting
 from dflash_compile.artifacts import ROOT
@@ -57,6 +57,16 @@ def test_the_document_is_what_the_schema_says(bench):
     assert [it["prompt_tokens"] for it in document["contexts"]] == [16, 48, CONTEXT - 8 - 6]
     assert any("context 96" in note for note in document["notes"])
     assert all(width["width"] in (2, 4, 6) for it in document["contexts"] for width in it["widths"])
+
+
+def test_what_the_drafter_can_propose_is_said(cli, prompts, tmp_path):
+    pytest.importorskip("matplotlib")
+    bundle, page = write_bundle(tmp_path / "bundle"), tmp_path / "report.html"
+    reduce_draft(bundle, [*b"faxbdz"])
+    result = cli("bench", str(bundle), "--suite", prompts, "--prompts", "1", *FEW, "--report", str(page), "--json")
+    assert result.code == 0, result.err
+    assert (result.document["bundle"]["draft_vocabulary"], result.document["bundle"]["refine"]) == (6, 0)
+    assert "6 tokens proposed, context" in page.read_text(encoding="utf-8")
 
 
 def test_checked_in_schema_is_current():

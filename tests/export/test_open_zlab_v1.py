@@ -290,6 +290,40 @@ def test_an_interrupted_save_leaves_the_old_drafter_and_nothing_else(drafter: Pa
     assert {path.name: path.read_bytes() for path in place.iterdir()} == before
 
 
+def test_a_swap_that_is_interrupted_half_way_keeps_the_old_drafter(drafter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = open_drafter(drafter)
+    weights = {name: opened.read(name) for name in opened.tensors.shapes()}
+    place = zlab_v1.save(opened.spec, weights, tmp_path / "out" / "saved")
+    before = {path.name: path.read_bytes() for path in place.iterdir()}
+    rename, seen = Path.rename, list[Path]()
+
+    def interrupted(self: Path, to: Path) -> Path:
+        seen.append(self)
+        if len(seen) == 2:  # the old one is aside, the new one not yet in its place
+            raise KeyboardInterrupt
+        return rename(self, to)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        zlab_v1.save(opened.spec, {name: value + 1 for name, value in weights.items()}, place, replace=True)
+    assert len(seen) == 3
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["saved"]
+    assert {path.name: path.read_bytes() for path in place.iterdir()} == before
+
+
+def test_only_a_drafter_is_ever_replaced(drafter: Path, tmp_path: Path) -> None:
+    opened = open_drafter(drafter)
+    weights = {name: opened.read(name) for name in opened.tensors.shapes()}
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "dear").write_text("you")
+    (tmp_path / "file").write_text("text")
+    for name in ("letters", "file"):
+        with pytest.raises(UsageError, match="no drafter"):
+            zlab_v1.save(opened.spec, weights, tmp_path / name, replace=True)
+    assert (tmp_path / "letters" / "dear").read_text() == "you"
+    assert (tmp_path / "file").read_text() == "text"
+
+
 def test_replacing_a_drafter(drafter: Path, tmp_path: Path) -> None:
     opened = open_drafter(drafter)
     weights = {name: opened.read(name) for name in opened.tensors.shapes()}

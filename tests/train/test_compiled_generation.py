@@ -10,7 +10,7 @@ import torch
 
 from dflash_compile.compile.batching import batched_target
 from dflash_compile.compile.build import BuildOptions, build
-from dflash_compile.export import open_target
+from dflash_compile.export import open_drafter, open_target
 from dflash_compile.export.torch_model import load_model
 from dflash_compile.runtime import load
 from dflash_compile.runtime.controller import FixedWidth
@@ -19,6 +19,11 @@ from dflash_compile.runtime.loop import Limits, run
 from dflash_compile.runtime.statistics import Recorder
 from dflash_compile.train.compiled_generation import CompiledGenerator
 from dflash_compile.train.compiled_target import CompiledTarget
+from dflash_compile.train.compute import choose_compute
+from dflash_compile.train.features import FeatureStore
+from dflash_compile.train.gathering import gather
+from dflash_compile.train.options import TrainOptions
+from dflash_compile.train.raw_text import TAG
 from dflash_compile.train.request import Request, Sequence
 
 PROMPTS = [(5, 9, 33, 80), (7,), tuple(range(20, 61)), (90, 91, 92, 200, 17, 6, 6), (300, 4, 8)]
@@ -103,6 +108,19 @@ def test_sampling_is_repeatable_and_not_greedy(target: Path, drafter: Path) -> N
 def test_requests_that_do_not_fit_are_passed_over(target: Path, drafter: Path) -> None:
     path = bundle(target, drafter, "fp32")
     assert set(answers(generator(path, 2), [Request(tuple(range(4, 60)), 20), Request((9, 10), 6)])) == {(9, 10)}
+
+
+def test_plain_text_is_cut_to_what_the_engine_has_positions_for(target: Path, drafter: Path, tmp_path: Path) -> None:
+    folder = bundle(target, drafter, "fp32") / "target"
+    engine = CompiledTarget(batched_target(folder / "target.onnx"), folder, LENGTH, "tiny", threads=1)
+    taps = open_drafter(drafter).spec.taps
+    store = FeatureStore(tmp_path, engine.width, taps, "tiny")
+    store.append([5, 6, 7, 8], torch.zeros(4, engine.width), 1, "template")  # responses enough: only text is asked for
+    options = TrainOptions(text_tokens=150, response_tokens=3)
+    gather(open_target(target), store, taps, options, choose_compute("float32"), lambda progress: None, engine)
+    texts = [entry for entry in store.entries if entry.tag == TAG]
+    assert sum(entry.length for entry in texts) >= 150
+    assert max(entry.length for entry in texts) == LENGTH
 
 
 def test_a_graph_for_other_tools_is_refused(target: Path, drafter: Path) -> None:

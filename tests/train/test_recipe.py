@@ -154,6 +154,9 @@ def test_training_starts_from_another_drafter(target: Path, tmp_path: Path) -> N
     assert "the drafter start" in (written / "README.md").read_text()
     with pytest.raises(UsageError, match="began elsewhere"):
         train(checkpoint, written, replace(options, steps=2), tmp_path / "work", force=True)
+    for source, name in ((start.path, "the drafter it starts from"), (target, "the target")):
+        with pytest.raises(UsageError, match=f"replace {name}"):
+            train(checkpoint, source, options, tmp_path / "work", force=True, start=start)
 
 
 @pytest.mark.parametrize(

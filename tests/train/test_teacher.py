@@ -82,3 +82,18 @@ def test_loss_is_the_weighted_mixture_worked_out_row_by_row() -> None:
                 total += weight * float(0.75 * surprise[label] + 0.25 * surprise.mean())
                 weights += weight
     assert found == pytest.approx(total / weights, rel=1e-5)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_batch_without_a_label_in_the_vocabulary_moves_nothing(share: float) -> None:
+    """A small vocabulary meets such batches; NaN here would end up in every weight."""
+    plain, model = target(), drafter()
+    head = plain.lm_head.weight.detach()
+    tokens = torch.randint(8, VOCAB, (20,), generator=torch.Generator().manual_seed(2), dtype=torch.int32)
+    features = torch.randn(20, 192, generator=torch.Generator().manual_seed(3)).to(torch.bfloat16)
+    batch = pack([(tokens, features, 4)], anchors=5, block=5, generator=torch.Generator().manual_seed(5))
+    batch = type(batch)(batch.features.float(), batch.anchors, batch.anchor_tokens, batch.labels)
+    loss = block_loss(model, batch, head, Vocabulary(head, torch.arange(8)), 2.0, Teacher(plain, (0, 1, 2)), share)
+    loss.backward()
+    assert float(loss.detach()) == 0
+    assert all((parameter.grad == 0).all() for parameter in model.parameters() if parameter.grad is not None)
