@@ -52,9 +52,10 @@ class CompiledTarget:
     def prefill(self, slot: int, tokens: tuple[int, ...]) -> tuple[FloatArray, FloatArray]:
         """`tokens` from position 0 of `slot`: logits [V] after the last one, taps [S, n * H]."""
         rows = len(tokens)
+        fed = tokens if rows > 1 else tokens * 2  # the next step overwrites the second row
         # Asked for the last row twice, the head runs two wide.
-        logits, taps = self._run([c[slot : slot + 1] for c in self._caches], np.array([tokens], np.int32), np.zeros(1, np.int32), [rows - 1] * 2)
-        return logits[0, 0], taps[0]
+        logits, taps = self._run([c[slot : slot + 1] for c in self._caches], np.array([fed], np.int32), np.zeros(1, np.int32), [rows - 1] * 2)
+        return logits[0, 0], taps[0, :rows]
 
     def step(self, tokens: NDArray[np.int32], positions: NDArray[np.int32]) -> tuple[FloatArray, FloatArray]:
         """One token [slots] at its position [slots] for every slot: logits [slots, V], taps [slots, n * H]."""

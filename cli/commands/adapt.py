@@ -41,12 +41,14 @@ def command(
     acceptance. Build again with the adapted drafter and the same --precision. Interrupted, the same command goes on.
     """
     from dflash_compile.export import open_drafter, open_target
+    from dflash_compile.export.drafter_folder import refuse_existing
     from dflash_compile.train.from_drafter import options_of
     from dflash_compile.train.options import TrainOptions
     from dflash_compile.train.recipe import train
 
     from ..compiled_target import open_compiled_target
 
+    refuse_existing(output, force)
     first = open_drafter(drafter)
     asked: dict[str, Any] = {
         "response_tokens": response_tokens,

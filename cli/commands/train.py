@@ -78,6 +78,7 @@ def command(
     again: features are kept at once, the training state every five minutes and when interrupted.
     """
     from dflash_compile.export import open_drafter, open_target
+    from dflash_compile.export.drafter_folder import refuse_existing
     from dflash_compile.train.from_drafter import options_of
     from dflash_compile.train.options import TrainOptions, default_taps
     from dflash_compile.train.recipe import train
@@ -105,6 +106,7 @@ def command(
         "precision": precision,
         "seed": seed,
     }
+    refuse_existing(output, force)
     first = open_drafter(start) if start is not None else None
     known = options_of(first.spec) if first is not None else {}
     options = TrainOptions(**(known | {name: value for name, value in given.items() if value is not None}))

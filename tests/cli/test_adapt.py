@@ -50,6 +50,7 @@ def test_what_does_not_belong_together_is_refused(cli, folder, tmp_path):
     other = models.write_target(tmp_path / "target", max_position_embeddings=512, seed=3)
     wrong_taps = models.write_drafter(tmp_path / "drafter", folder / "target", taps=(0, 1), block=4)
     bundle, target, drafter = (str(folder / name) for name in ("bundle", "target", "drafter"))
+    assert "only a drafter" in cli("adapt", "nowhere", target, drafter, "-o", str(folder), "--force").err, "the output is looked at first"
     cases = [((bundle, str(other), drafter), "hashes"), ((bundle, target, str(wrong_taps)), "layers"), ((target, target, drafter), "bundle")]
     for paths, says in cases:
         result = cli("adapt", *paths, "-o", str(tmp_path / "out"), *SHORT)

@@ -84,6 +84,18 @@ def test_quantised_slots_say_what_the_bundle_says(target: Path, drafter: Path, p
         assert done[prompt].tokens[len(prompt) :] == plain
 
 
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+def test_a_single_token_rounds_as_the_first_of_two(target: Path, drafter: Path, precision: str) -> None:
+    """Alone it would take another kernel; in a bundle it never does."""
+    folder = bundle(target, drafter, precision) / "target"
+    engine = CompiledTarget(batched_target(folder / "target.onnx"), folder, LENGTH, "tiny", threads=1)
+    engine.reserve(1, LENGTH)
+    for token in range(4, 300, 37):
+        (_, both), (_, alone) = engine.prefill(0, (token, 9)), engine.prefill(0, (token,))
+        assert alone.shape == (1, engine.width)
+        assert (alone[0] == both[0]).all()
+
+
 def test_answers_end_at_a_stop_token_and_slots_go_on(target: Path, drafter: Path) -> None:
     path = bundle(target, drafter, "fp32")
     free = answers(generator(path, slots=2), [Request(prompt, LIMIT) for prompt in PROMPTS])
