@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,7 +81,14 @@ def _trainer(
     teacher = Teacher(target, spec.taps).on(compute)
     vocabulary = _vocabulary(checkpoint.spec, corpus, options, spec.mask_id, start)
     ids = None if vocabulary is None else torch.tensor(vocabulary.ids)
-    return Trainer(model.to(compute.device), embedding, head, corpus, options, state, teacher, start_identity(start), compute, ids), vocabulary
+    return Trainer(model.to(compute.device), embedding, head, corpus, options, state, teacher, _identity(spec, vocabulary, start), compute, ids), vocabulary
+
+
+def _identity(spec: DrafterSpec, vocabulary: DraftVocabulary | None, start: DrafterCheckpoint | None) -> str:
+    """What a state must agree with to go on: weights of the same shapes may still mean something else."""
+    ids = "" if vocabulary is None else hashlib.sha256(str(vocabulary.ids).encode()).hexdigest()[:8]
+    tokens = "all tokens" if vocabulary is None else f"{len(vocabulary.ids)} tokens ({ids})"
+    return f"from {start_identity(start)}, block {spec.block}, mask {spec.mask_id}, {tokens}"
 
 
 def _vocabulary(target: TargetSpec, corpus: Corpus, options: TrainOptions, mask_id: int, start: DrafterCheckpoint | None) -> DraftVocabulary | None:

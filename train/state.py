@@ -26,7 +26,7 @@ class Clock:
 
 
 def save_state(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, clock: Clock, start: str) -> None:
-    """Write everything a resumed run needs; the old file stays until the new one is whole. `start` names the first weights."""
+    """Write everything a resumed run needs; the old file stays until the new one is whole. `start` names the first weights and what is trained."""
     tensors = {f"model.{name}": p.detach().contiguous() for name, p in model.named_parameters()}
     for name, parameter in model.named_parameters():
         for key, value in optimiser.state.get(parameter, {}).items():
@@ -49,10 +49,10 @@ def load_state(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, s
         raise UsageError("the training state is damaged", where=str(path), why=str(error), fix="delete it: training starts over, the features stay") from error
     if (found := metadata.get("start", start)) != start:
         raise UsageError(
-            "the training state began elsewhere",
+            "the training state is that of another run",
             where=str(path),
-            why=f"its first weights were those of: {found}; this run asks for: {start}",
-            fix="give the same --from (or none) as the first run, or another --work folder",
+            why=f"it trains {found}; this run asks for {start}",
+            fix="give the options of the first run, another --work folder, or --restart",
         )
     with opened as file:
         for name, parameter in model.named_parameters():

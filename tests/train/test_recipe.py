@@ -64,7 +64,7 @@ def test_a_drafter_comes_out_that_pairs_with_its_target(target: Path, tmp_path: 
     assert [entry.step for entry in read_log(tmp_path / "work" / "log.jsonl")] == [1, 2]
 
 
-@pytest.mark.parametrize("wrong", [{"layers": 2}, {"taps": (0, 1)}])
+@pytest.mark.parametrize("wrong", [{"layers": 2}, {"taps": (0, 1)}, {"block": 6}, {"mask_id": 9}, {"draft_vocabulary": 40}])
 def test_a_work_folder_of_other_options_is_refused(target: Path, tmp_path: Path, wrong: dict[str, object]) -> None:
     checkpoint = open_target(target)
     train(checkpoint, tmp_path / "drafter", OPTIONS, tmp_path / "work")
@@ -152,7 +152,7 @@ def test_training_starts_from_another_drafter(target: Path, tmp_path: Path) -> N
         assert torch.equal(tensor, _tensors(tmp_path / "start")[name].to(torch.bfloat16)), name
     assert open_drafter(written).spec.block == 4
     assert "the drafter start" in (written / "README.md").read_text()
-    with pytest.raises(UsageError, match="began elsewhere"):
+    with pytest.raises(UsageError, match="of another run"):
         train(checkpoint, written, replace(options, steps=2), tmp_path / "work", force=True)
     for source, name in ((start.path, "the drafter it starts from"), (target, "the target")):
         with pytest.raises(UsageError, match=f"replace {name}"):
