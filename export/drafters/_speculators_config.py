@@ -12,6 +12,7 @@ from typing import Any
 
 from ..files import section
 from ..spec import DrafterSpec
+from ._layer_config import layer_config
 from ._reader import Reader, count, flag, index, indices, mapping, positive
 from ._speculators_keys import LAYERS, TARGET_HEAD, TARGET_LAYERS, VERSION, check_keys, check_kind
 
@@ -101,20 +102,8 @@ def write_config(spec: DrafterSpec, head_from_target: bool) -> dict[str, Any]:
         "target_hidden_size": None,
         "tie_word_embeddings": False,
         LAYERS: {
-            "model_type": "qwen3",
-            "num_hidden_layers": spec.layers,
-            "hidden_size": spec.hidden,
-            "intermediate_size": spec.intermediate,
-            "num_attention_heads": spec.heads,
-            "num_key_value_heads": spec.kv_heads,
-            "head_dim": spec.head_dim,
-            "vocab_size": spec.vocab,
-            "max_position_embeddings": spec.max_positions,
-            "hidden_act": "silu",
-            "attention_bias": spec.attention_bias,
+            **layer_config(spec),
             "attention_dropout": 0.0,
-            "rms_norm_eps": spec.rms_eps,
-            "rope_parameters": {"rope_type": "default", **(spec.rope_scaling or {}), "rope_theta": spec.rope_theta},
             "layer_types": ["full_attention"] * spec.layers,
             "use_sliding_window": False,
             "tie_word_embeddings": False,

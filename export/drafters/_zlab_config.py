@@ -8,6 +8,7 @@ from typing import Any
 
 from ..files import section
 from ..spec import DrafterSpec
+from ._layer_config import layer_config
 from ._reader import Reader, count, flag, index, indices, mapping, positive
 
 DIALECT = "zlab_v1"
@@ -80,22 +81,10 @@ def write_config(spec: DrafterSpec) -> dict[str, Any]:
     kinds = [KINDS[window is not None] for window in spec.windows] or [KINDS[0]] * spec.layers
     config: dict[str, Any] = {
         "architectures": ["DFlashDraftModel"],
-        "model_type": "qwen3",
         "block_size": spec.block,
         "num_target_layers": spec.target_layers,
         INSIDE: {"mask_token_id": spec.mask_id, "target_layer_ids": list(spec.taps)},
-        "num_hidden_layers": spec.layers,
-        "hidden_size": spec.hidden,
-        "intermediate_size": spec.intermediate,
-        "num_attention_heads": spec.heads,
-        "num_key_value_heads": spec.kv_heads,
-        "head_dim": spec.head_dim,
-        "vocab_size": spec.vocab,
-        "max_position_embeddings": spec.max_positions,
-        "hidden_act": "silu",
-        "attention_bias": spec.attention_bias,
-        "rms_norm_eps": spec.rms_eps,
-        "rope_parameters": {"rope_type": "default", **(spec.rope_scaling or {}), "rope_theta": spec.rope_theta},
+        **layer_config(spec),
         "layer_types": kinds,
         "dtype": spec.dtype,
     }
