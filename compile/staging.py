@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from dflash_compile.export.swap import swap
 from dflash_compile.runtime.bundle.files import MANIFEST
 from dflash_compile.runtime.errors import BuildError, UsageError
 
@@ -58,7 +59,7 @@ def staged(output: Path, needed: int, kind: str = "bundle") -> Iterator[Path]:
             staging.mkdir()
             yield staging
             _flush(staging)
-            _swap(staging, place)
+            swap(staging, place)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 
@@ -119,16 +120,3 @@ def _flush(folder: Path) -> None:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-
-
-def _swap(staging: Path, place: Path) -> None:
-    """Whatever interrupts it, and wherever, one of the two is at `place` afterwards."""
-    old = staging.with_suffix(".replaced")
-    try:
-        if place.exists():
-            place.rename(old)
-        staging.rename(place)
-    finally:
-        if old.exists() and not place.exists():
-            old.rename(place)
-        shutil.rmtree(old, ignore_errors=True)

@@ -13,6 +13,7 @@ from dflash_compile.runtime.errors import BuildError, CheckpointError, UsageErro
 
 from .files import section
 from .safetensors_source import WHOLE
+from .swap import swap
 
 if TYPE_CHECKING:
     import torch
@@ -66,7 +67,7 @@ def write_folder(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, 
             (stage / Path(name).name).write_bytes(content)
         stage.chmod(0o755)  # mkdtemp makes folders nobody else may read
         (stage / WHOLE).chmod(0o644)
-        _swap(stage, folder)
+        swap(stage, folder)
     except (OSError, SafetensorError) as error:
         raise BuildError(
             "the drafter could not be written", where=str(folder), why=str(error), fix="check free space and permissions; nothing was left behind"
@@ -74,19 +75,3 @@ def write_folder(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, 
     finally:
         shutil.rmtree(stage, ignore_errors=True)
     return folder
-
-
-def _swap(stage: Path, folder: Path) -> None:
-    """Put `stage` in the place of `folder`; whatever interrupts it, and wherever, one of the two is there afterwards."""
-    if not folder.exists():
-        stage.rename(folder)
-        return
-    aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
-    old = aside / folder.name
-    try:
-        folder.rename(old)
-        stage.rename(folder)
-    finally:
-        if old.exists() and not folder.exists():
-            old.rename(folder)
-        shutil.rmtree(aside, ignore_errors=True)
