@@ -15,16 +15,14 @@ from dflash_compile.compile.models import Models
 from dflash_compile.compile.options import BuildOptions
 from dflash_compile.compile.tensorrt.architectures import architectures_of
 from dflash_compile.compile.tensorrt.lint import lint
-from dflash_compile.compile.tensorrt.roles import CHUNK, Engine, lower_all
-from dflash_compile.export.graph import OWNERS, Owner
+from dflash_compile.compile.tensorrt.roles import CHUNK, Engine, Traced, lower_all
 
 Array = np.ndarray[Any, Any]
 
 
-def lowered(models: Models, precision: str, arch: str, owners: Sequence[Owner] = OWNERS) -> tuple[Engine, ...]:
-    """Every graph of the pair as it is compiled for one architecture."""
-    options = BuildOptions(backend="tensorrt", precision=precision, arch=(arch,), context=models.context)
-    return lower_all(models, options, architectures_of([arch]), lambda *_: None, owners)
+def lowered(traced: Sequence[Traced], precision: str, arch: str) -> tuple[Engine, ...]:
+    """Every graph of a pair as it is compiled for one architecture."""
+    return lower_all(traced, BuildOptions(backend="tensorrt", precision=precision, arch=(arch,)), architectures_of([arch]))
 
 
 class Emitted:

@@ -19,12 +19,13 @@ from ..progress import Note, Progress
 from ..records import graph_record
 from ..tensorrt.architectures import DEFAULT as ARCHITECTURES
 from ..tensorrt.architectures import architectures_of
+from ..tensorrt.commit_kernel import write_commit_kernel
 from ..tensorrt.library import Flavour, choose_flavour
 from ..tensorrt.lint import check_lint
 from ..tensorrt.plan import inspect_plan
 from ..tensorrt.plans import Built, Request, build_plan
 from ..tensorrt.precisions import PRECISIONS, check_precision
-from ..tensorrt.roles import Engine, attention_count, lower_all
+from ..tensorrt.roles import Engine, attention_count, lower_all, roles_of, trace_all
 
 __all__ = ["ARCHITECTURES", "PRECISIONS", "check_options", "prepare", "requires"]
 
@@ -54,6 +55,9 @@ class _Prepared:
             (directory / engine.owner).mkdir(exist_ok=True)
             records[engine.owner] += [self._compile(engine, arch, work / "graph.onnx", directory, progress) for arch in engine.architectures]
             shutil.rmtree(work)
+            if engine.signature.role == "draft":
+                for arch in engine.architectures:
+                    write_commit_kernel(arch, directory / "drafter" / f"commit.{arch}.cubin")
         return records
 
     def check(self, directory: Path, progress: Progress, note: Note) -> None:
@@ -111,7 +115,7 @@ def requires(models: Models, options: BuildOptions) -> RequirementRecord:
 def prepare(models: Models, options: BuildOptions, progress: Progress, owners: Collection[Owner] = OWNERS) -> _Prepared:
     """Trace every role at its widths, lower it for each kind of architecture, and refuse what TensorRT would misread."""
     flavour = choose_flavour(options.flavour)
-    engines = lower_all(models, options, architectures_of(options.arch), progress, owners)
+    engines = lower_all(trace_all(roles_of(models, owners), progress), options, architectures_of(options.arch))
     for engine in engines:
         check_lint(engine.lowered.model, engine.signature.role)
     return _Prepared(models, engines, flavour)

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from dflash_compile.export.graph import Graph
 from dflash_compile.export.signature import Signature
 
 from ..lowered import Lowered, Payloads
-from ..onnx_graph import to_onnx
+from ..onnx_graph import SemanticModel
 from ..passes import standard
 from ..passes.casts import fold_casts
 from ..passes.edit import tidy
@@ -41,9 +40,8 @@ Ports = Callable[[ir.Model], None]
 """gives a model the inputs and outputs of its role: one of `passes.trt_ports`"""
 
 
-def lower(graph: Graph, form: Form, signature: Signature, rows: int, ports: Ports = lambda _: None) -> Lowered:
-    """`graph`, traced `rows` wide, in TensorRT's operators behind `signature`."""
-    semantic = to_onnx(graph)
+def lower(semantic: SemanticModel, form: Form, signature: Signature, rows: int, ports: Ports = lambda _: None) -> Lowered:
+    """A graph traced `rows` wide, in TensorRT's operators behind `signature`. `semantic` is changed."""
     model, precision = semantic.model, form.precision
     payloads = Payloads(semantic)
     positions = StaticPositions(model, rows)

@@ -58,5 +58,5 @@ def add_functions(model: ir.Model) -> None:
     called = {node.op_type for node in model.graph if node.domain == DOMAIN}
     for name, text in ((UPDATE, _UPDATE), (ATTENTION, _ATTENTION)):
         if name in called:
-            function = ir.from_proto(onnx.parser.parse_function(text))
+            function = ir.serde.deserialize_function(onnx.parser.parse_function(text))
             model.functions[function.identifier()] = function

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import onnx_ir as ir
 
-from dflash_compile.export.graph import Graph, Owner
+from dflash_compile.export.graph import OWNERS, Graph, Owner
 from dflash_compile.export.signature import (
     Signature,
     block_signature,
@@ -22,6 +22,7 @@ from dflash_compile.export.trace import trace_draft, trace_inject, trace_target
 from ..lowered import Lowered
 from ..lowerings.tensorrt import Form, Ports, lower
 from ..models import Models
+from ..onnx_graph import SemanticModel, to_onnx
 from ..options import BuildOptions
 from ..passes.trt_functions import ATTENTION
 from ..passes.trt_ports import draft_ports, prefill_ports, verify_ports
@@ -60,7 +61,10 @@ class Engine:
 
 
 @dataclass(frozen=True)
-class _Role:
+class Role:
+    """One graph of a bundle, before it is traced."""
+
+    name: str
     owner: Owner
     rows: int
     trace: Callable[[], Graph]
@@ -68,24 +72,37 @@ class _Role:
     ports: Ports = lambda _: None
 
 
+@dataclass(frozen=True)
+class Traced:
+    """A role's graph before any architecture or precision is chosen."""
+
+    role: Role
+    semantic: SemanticModel
+
+
 def cache_rows(context: int) -> int:
     """Rows of the caches: every call writes its whole width, so the last one may reach beyond the context."""
     return -(-(context + CHUNK) // CHUNK) * CHUNK
 
 
-def lower_all(
-    models: Models, options: BuildOptions, architectures: tuple[Architecture, ...], progress: Progress, owners: Collection[Owner]
-) -> tuple[Engine, ...]:
-    """Every engine of the models in `owners`, each traced once and lowered once for each kind of architecture."""
-    roles = [role for role in _roles(models) if role.owner in owners]
-    engines: list[Engine] = []
+def trace_all(roles: Sequence[Role], progress: Progress) -> tuple[Traced, ...]:
+    """Every role, traced once, whatever the architectures and precisions."""
+    traced: list[Traced] = []
     for number, role in enumerate(roles):
-        progress("tracing and lowering", number, len(roles))
-        graph, precision = role.trace(), PRECISIONS[options.precision_for(role.owner)]
+        progress("tracing", number, len(roles))
+        traced.append(Traced(role, to_onnx(role.trace())))
+    return tuple(traced)
+
+
+def lower_all(traced: Collection[Traced], options: BuildOptions, architectures: tuple[Architecture, ...]) -> tuple[Engine, ...]:
+    """Every engine: each role lowered once for each kind of architecture."""
+    engines: list[Engine] = []
+    for role, semantic in ((one.role, one.semantic) for one in traced):
+        precision = PRECISIONS[options.precision_for(role.owner)]
         for folds in (False, True):
             names = tuple(architecture.name for architecture in architectures if architecture.folds == folds)
             if names:
-                lowered = lower(graph, Form(precision, folds), role.signature(precision), role.rows, role.ports)
+                lowered = lower(semantic.copy(), Form(precision, folds), role.signature(precision), role.rows, role.ports)
                 engines.append(Engine(role.owner, role.rows, lowered, folds, names, runs_on_cpu=precision.compute != BF16))
     return tuple(engines)
 
@@ -95,27 +112,31 @@ def attention_count(model: ir.Model) -> int:
     return sum(node.op_type in (ATTENTION, "Attention") for node in model.graph)
 
 
-def _roles(models: Models) -> list[_Role]:
+def roles_of(models: Models, owners: Collection[Owner] = OWNERS) -> list[Role]:
+    """The graphs of the models in `owners`."""
     target, drafter, length, block = models.target.spec, models.drafter.spec, cache_rows(models.context), models.block
     wide = len(drafter.taps) * target.hidden
     cached = (target.layers, target.kv_heads, target.head_dim, length)
     drafted = (drafter.layers, drafter.kv_heads, drafter.head_dim, length)
     ids = None if models.drafter.vocabulary is None else models.drafter.vocabulary.ids
 
-    def inject(rows: int) -> _Role:
+    def inject(rows: int) -> Role:
         signature = inject_signature(*drafted, wide, rows)
-        return _Role("drafter", rows, lambda: trace_inject(models.drafter, target, length, rows), lambda p: with_cache_dtype(signature, p.cache_dtype))
+        return Role("inject", "drafter", rows, lambda: trace_inject(models.drafter, target, length, rows), lambda p: with_cache_dtype(signature, p.cache_dtype))
 
     def traced(rows: int, picked: int) -> Callable[[], Graph]:
         return lambda: trace_target(models.target, drafter.taps, length, rows, picked)
 
-    return [
-        _Role("target", CHUNK, traced(CHUNK, 1), lambda p: prefill_signature(*cached, wide, CHUNK, p.cache_dtype), prefill_ports),
-        _Role("target", block, traced(block, block), lambda p: verify_signature(*cached, wide, block, p.cache_dtype), partial(verify_ports, rows=block)),
-        _Role("target", 1, traced(1, 1), lambda p: verify_signature(*cached, wide, 1, p.cache_dtype, "decode"), partial(verify_ports, rows=1)),
+    roles = [
+        Role("prefill", "target", CHUNK, traced(CHUNK, 1), lambda p: prefill_signature(*cached, wide, CHUNK, p.cache_dtype), prefill_ports),
+        Role(
+            "verify", "target", block, traced(block, block), lambda p: verify_signature(*cached, wide, block, p.cache_dtype), partial(verify_ports, rows=block)
+        ),
+        Role("decode", "target", 1, traced(1, 1), lambda p: verify_signature(*cached, wide, 1, p.cache_dtype, "decode"), partial(verify_ports, rows=1)),
         inject(CHUNK),
         inject(block),
-        _Role(
+        Role(
+            "draft",
             "drafter",
             block,
             lambda: trace_draft(models.drafter, target, length, block),
@@ -123,3 +144,4 @@ def _roles(models: Models) -> list[_Role]:
             partial(draft_ports, rows=block, mask_id=drafter.mask_id, ids=ids),
         ),
     ]
+    return [role for role in roles if role.owner in owners]

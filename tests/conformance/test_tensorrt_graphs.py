@@ -14,7 +14,7 @@ from forms import Cached, torch_drafter, torch_target
 
 from dflash_compile.compile.build import BuildOptions, build
 from dflash_compile.compile.models import Models, decide
-from dflash_compile.compile.tensorrt.roles import cache_rows
+from dflash_compile.compile.tensorrt.roles import Traced, cache_rows, roles_of, trace_all
 from dflash_compile.export.opening import open_drafter, open_target
 from dflash_compile.export.signature import draft_signature, inject_signature, target_signature
 from dflash_compile.runtime import load
@@ -32,6 +32,11 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Models:
     layers = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 5, "use_sliding_window": True, "is_causal": False}
     drafter = tiny.write_drafter(folder / "drafter", target, block=BLOCK, **layers)
     return decide(open_target(target), open_drafter(drafter), BuildOptions(context=CONTEXT))
+
+
+@pytest.fixture(scope="module")
+def traced(pair: Models) -> tuple[Traced, ...]:
+    return trace_all(roles_of(pair), lambda *_: None)
 
 
 class Reference:
@@ -54,15 +59,15 @@ def reference(pair: Models) -> Iterator[Reference]:
         yield Reference(pair, stack)
 
 
-@pytest.fixture(scope="module", params=["fp16-sm89", "fp16-sm86"])
-def half(request: pytest.FixtureRequest, pair: Models, tmp_path_factory: pytest.TempPathFactory) -> Emitted:
+@pytest.fixture(scope="module", params=["fp16-sm89", "fp16-sm86", "fp32-sm86"])
+def half(request: pytest.FixtureRequest, pair: Models, traced: tuple[Traced, ...], tmp_path_factory: pytest.TempPathFactory) -> Emitted:
     precision, arch = request.param.split("-")
-    return Emitted(pair, lowered(pair, precision, arch), tmp_path_factory.mktemp("graphs"))
+    return Emitted(pair, lowered(traced, precision, arch), tmp_path_factory.mktemp("graphs"))
 
 
 @pytest.fixture(scope="module")
-def wide(pair: Models, tmp_path_factory: pytest.TempPathFactory) -> Emitted:
-    return Emitted(pair, lowered(pair, "fp32", "sm89"), tmp_path_factory.mktemp("graphs"))
+def wide(pair: Models, traced: tuple[Traced, ...], tmp_path_factory: pytest.TempPathFactory) -> Emitted:
+    return Emitted(pair, lowered(traced, "fp32", "sm89"), tmp_path_factory.mktemp("graphs"))
 
 
 def close(found: np.ndarray, wanted: np.ndarray) -> None:
