@@ -14,7 +14,7 @@ from forms import Cached, torch_drafter, torch_target
 
 from dflash_compile.compile.build import BuildOptions, build
 from dflash_compile.compile.models import Models, decide
-from dflash_compile.compile.tensorrt.roles import Traced, cache_rows, roles_of, trace_all
+from dflash_compile.compile.tensorrt.roles import CHUNK, Traced, cache_rows, roles_of, trace_all
 from dflash_compile.export.opening import open_drafter, open_target
 from dflash_compile.export.signature import draft_signature, inject_signature, target_signature
 from dflash_compile.runtime import load
@@ -125,8 +125,9 @@ def test_one_row_at_a_time_gives_what_a_block_gives(wide: Emitted) -> None:
 
 def test_a_whole_answer_equals_the_cpu_bundle_s(wide: Emitted, pair: Models, tmp_path: Path) -> None:
     bundle = build(pair.target, pair.drafter, tmp_path / "bundle", BuildOptions(precision="fp32", context=CONTEXT))
-    count = CONTEXT - len(PROMPT) - BLOCK
     with load(bundle) as session:
-        expected = list(session.tokens(PROMPT, max_new_tokens=count, block=BLOCK))
-    assert wide.generate(PROMPT, count)[: len(expected)] == expected
-    assert len(expected) > 10
+        for prompt in (PROMPT, list(range(20, 20 + CHUNK + 6)), [40]):  # one chunk, two, one row
+            count = CONTEXT - len(prompt) - BLOCK
+            expected = list(session.tokens(prompt, max_new_tokens=count, block=BLOCK))
+            assert wide.generate(prompt, count)[: len(expected)] == expected
+            assert len(expected) > 3
