@@ -55,7 +55,8 @@ def command(
     taps: Annotated[str | None, typer.Option("--taps", metavar="L,L,…", help="Target layers to read, counted from 0; five spread evenly by default.")] = None,
     mask_id: Annotated[int | None, typer.Option("--mask-id", help="Token id of the mask; a spare special token by default.")] = None,
     draft_vocabulary: Annotated[
-        int | None, typer.Option("--draft-vocabulary", metavar="N", help="Tokens the drafter can propose, the most frequent ones; all by default.")
+        int | None,
+        typer.Option("--draft-vocabulary", metavar="N", help="Tokens it can propose, the most frequent ones; by default those of --from, else all."),
     ] = None,
     sample_from_anchor: Annotated[
         bool | None,
