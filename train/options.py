@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from dflash_compile.runtime.errors import UsageError
 
 PRECISIONS = ("auto", "bfloat16", "float32")
-COUNTS = ("layers", "response_tokens", "response_limit", "steps", "sequences", "anchors", "loss_vocabulary", "draft_vocabulary", "evaluate_every")
+COUNTS = ("layers", "response_limit", "steps", "sequences", "anchors", "loss_vocabulary", "draft_vocabulary", "evaluate_every")
 BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(COUNTS, (1, math.inf)),
     "block": (2, 64),
     "held_out": (2, math.inf),  # with 1 nothing is left to train on
-    "text_tokens": (0, math.inf),
+    **dict.fromkeys(("response_tokens", "text_tokens"), (0, math.inf)),
     "weight_decay": (0, math.inf),
     "checkpoint_seconds": (0, math.inf),
     "seed": (0, (1 << 32) - 1),
@@ -36,7 +36,7 @@ class TrainOptions:
     mask_id: int | None = None
     """None takes the last added token of the tokenizer that is neither pad, bos nor eos"""
     response_tokens: int = 400_000
-    """response tokens to generate; those already in the feature folder count"""
+    """response tokens to generate; those already in the feature folder count. 0 where other folders have all that is wanted"""
     response_limit: int = 256
     text_tokens: int = 350_000
     """tokens of plain text from the standard library to train on as well; 0 for none"""
