@@ -57,6 +57,8 @@ class TrainOptions:
     sample_from_anchor: bool = False
     """the anchor's row proposes the first token, so that a block of B rows is drafted in B - 1; else rows of masks propose"""
     full_share: float = 0.1
+    gamma: float | None = None
+    """decay of the loss along a block: row k weighs exp(-(k - 1) / gamma); None for the published decay of the block, `blocks.gamma_for`"""
     soft_share: float = 0.5
     """how much of the loss is against the target's own distribution; the rest is against the token it said"""
     held_out: int = 40
@@ -74,7 +76,7 @@ class TrainOptions:
             if value is not None and not least <= value <= most:  # NaN compares to nothing
                 allowed = f"at least {least}" if most == math.inf else f"between {least} and {most}"
                 raise _wrong(name, f"must be {allowed}, not {value}", f"give a number {allowed}")
-        for name in ("minutes", "learning_rate", "clip"):
+        for name in ("minutes", "learning_rate", "clip", "gamma"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise _wrong(name, f"must be above 0 and finite, not {value}", "give a finite number above 0")
