@@ -53,7 +53,14 @@ def write_tokenizer(folder: Path, vocab: int = VOCAB) -> None:
 
 VISION: dict[str, dict[str, Any]] = {
     "muse_glimmer": {
-        "vision_config": {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "pos_emb_height": 4, "pos_emb_width": 4},
+        "vision_config": {
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_attention_heads": 2,
+            "num_hidden_layers": 1,
+            "pos_emb_height": 4,
+            "pos_emb_width": 4,
+        },
         "out_hidden_size": 64,
         "projector_hidden_size": 16,
         "image_token_id": VOCAB - 1,

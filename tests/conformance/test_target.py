@@ -8,8 +8,8 @@ import models
 import numpy as np
 import pytest
 import torch
-from models import ENDOFTEXT
 from forms import FORMS, Cached, bound, load_target, ort_call, runtimes, torch_target
+from models import ENDOFTEXT
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from dflash_compile.export import open_target
