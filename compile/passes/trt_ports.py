@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from dflash_compile.export.signature import Signature
 
-from .edit import Editor, Value, constant, made_by
+from .edit import Editor, Value, made_by
 
 _INT32 = ir.DataType.INT32
 
@@ -47,7 +47,7 @@ def draft_ports(model: ir.Model, rows: int, mask_id: int, ids: Sequence[int] | N
     _replace_input(model, "block", edit.one("Concat", [first, masks], {"axis": 1}), [anchor])
     proposals = _choices(edit, _output(model, "logits"))
     if ids is not None:
-        proposals = edit.one("Gather", [_named(model, "token_ids", np.array(ids, np.int32)), proposals], {"axis": 0})
+        proposals = edit.one("Gather", [edit.constant(np.array(ids, np.int32)), proposals], {"axis": 0})
     _replace_output(model, "logits", {"block": edit.one("Concat", [first, proposals], {"axis": 1})})
 
 
@@ -86,12 +86,6 @@ def _accepted(edit: Editor, block: ir.Value, tokens: ir.Value, rows: int) -> ir.
 
 def _ints(edit: Editor, values: Sequence[int]) -> ir.Value:
     return edit.constant(np.array(list(values), np.int32))
-
-
-def _named(model: ir.Model, name: str, array: np.ndarray) -> ir.Value:  # type: ignore[type-arg]
-    value = constant(model, array)
-    value.name = name
-    return value
 
 
 def _output(model: ir.Model, name: str) -> ir.Value:

@@ -76,7 +76,13 @@ def build_plan(request: Request, heard: Heard = lambda *_: None) -> Built:
 def _start(complaints: Any) -> subprocess.Popen[str]:
     path = os.pathsep.join(filter(None, sys.path))  # the worker finds what this process finds
     return subprocess.Popen(
-        [sys.executable, "-m", _WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints, text=True, env={**os.environ, "PYTHONPATH": path}
+        [sys.executable, "-m", _WORKER],
+        start_new_session=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=complaints,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
     )
 
 

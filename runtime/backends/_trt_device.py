@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -24,8 +25,10 @@ class Launch(Protocol):
 class Device(Protocol):
     """One GPU and one stream, on which everything happens in the order it was asked for."""
 
-    stream: int
-    """its handle, for libraries that put work on it themselves"""
+    @property
+    def stream(self) -> int:
+        """Its handle, for libraries that put work on it themselves."""
+        ...
 
     def allocate(self, size: int) -> int:
         """Address of `size` zeroed bytes, which live as long as the device."""
@@ -77,6 +80,7 @@ class CudaDevice:
         self._stream = self._device.create_stream()
         self._pinned_memory = self._core.LegacyPinnedMemoryResource()
         self._kept: list[Any] = []
+        self._staged: deque[Any] = deque(maxlen=64)
         self._modules: list[Any] = []
         self._target: Any = self._stream
 
@@ -158,8 +162,8 @@ class CudaDevice:
         return self._core.Buffer.from_handle(address, count * _INT, owner=self)
 
     def _kept_until_done(self, staged: Any) -> None:
-        # Pinned memory is freed at once when it is closed: hold the last few, of copies that have long run.
-        self._staged = [*getattr(self, "_staged", [])[-63:], staged]
+        # Pinned memory is freed at once when it is let go: hold the last few, of copies that may not have run yet.
+        self._staged.append(staged)
 
 
 def _import_core() -> Any:

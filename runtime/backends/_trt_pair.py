@@ -24,7 +24,10 @@ _INT = 4
 class Loaded(Runner, Protocol):
     """A runner that knows what memory it needs."""
 
-    scratch: int
+    @property
+    def scratch(self) -> int:
+        """Bytes of memory it needs for what it computes in between."""
+        ...
 
     def bytes(self, port: str) -> int:
         """Size of a port's memory."""

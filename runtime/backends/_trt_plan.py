@@ -18,7 +18,10 @@ _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int32": 4, "int64": 8}
 class Runner(Protocol):
     """An engine on a device."""
 
-    capturable: bool
+    @property
+    def capturable(self) -> bool:
+        """Whether a graph of the device can take its runs up."""
+        ...
 
     def bind(self, port: str, address: int) -> None:
         """Where a port's memory is, from the next run on."""
@@ -94,7 +97,10 @@ class Plan:
         for name in sorted(found - self.ports.keys()):
             size = prod(engine.get_tensor_shape(name)) * 4
             self.bind(name, library.device.allocate(size))
-        self.scratch = int(engine.device_memory_size_v2)
+
+    @property
+    def scratch(self) -> int:
+        return int(self._engine.device_memory_size_v2)
 
     @property
     def capturable(self) -> bool:
