@@ -5,7 +5,7 @@ Knows how transformers dispatches attention; knows no model family.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from .families import Family
+from .families import Family, Norm
 from .ops import NO_WINDOW, kv_attention, rms_norm, rotary
 
 # transformers looks for a kernel package when the name contains "flash", and makes no mask for a name it has no mask function for.
@@ -52,6 +52,20 @@ class Hooks:
         return self.running
 
 
+def _normed(norm: Norm) -> Callable[[Any, torch.Tensor], torch.Tensor]:
+    """What stands in for the `forward` of `norm`'s class."""
+
+    def forward(module: Any, x: torch.Tensor) -> torch.Tensor:
+        weight = getattr(module, "weight", None)
+        if weight is None:
+            weight = torch.ones(x.shape[-1])
+        elif norm.offset:
+            weight = weight + norm.offset
+        return rms_norm(x, weight, float(getattr(module, norm.eps)))  # type: ignore[no-any-return]
+
+    return forward
+
+
 @contextmanager
 def hooked(model: Any, family: Family, taps: Sequence[int]) -> Iterator[Hooks]:
     """Patch `family`'s functions and hook the decoder layers named by `taps` and the head, until the context ends.
@@ -69,9 +83,6 @@ def hooked(model: Any, family: Family, taps: Sequence[int]) -> Iterator[Hooks]:
         position = hooks.now().position
         return rotary(q, cos, sin, position), rotary(k, cos, sin, position)
 
-    def norm(module: Any, x: torch.Tensor) -> torch.Tensor:
-        return rms_norm(x, module.weight, float(module.variance_epsilon))  # type: ignore[no-any-return]
-
     def keep(layer: int, _module: nn.Module, _args: Any, output: Any) -> None:
         hooks.now().taps[layer] = output[0] if isinstance(output, tuple) else output
 
@@ -84,8 +95,8 @@ def hooked(model: Any, family: Family, taps: Sequence[int]) -> Iterator[Hooks]:
         stack.callback(setattr, model.config, "_attn_implementation", model.config._attn_implementation)
         model.config._attn_implementation = ATTENTION
         stack.enter_context(patch.object(family.modeling, "apply_rotary_pos_emb", rotate))
-        for cls in family.norms:
-            stack.enter_context(patch.object(cls, "forward", norm))
+        for norm in family.norms:
+            stack.enter_context(patch.object(norm.cls, "forward", _normed(norm)))
         layers = model.get_decoder().layers
         for layer in sorted(set(taps)):
             stack.callback(layers[layer].register_forward_hook(lambda *call, layer=layer: keep(layer, *call)).remove)

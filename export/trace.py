@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim, ExportedProgram, export
-from transformers import AutoModelForCausalLM
 
 from .checkpoint import DrafterCheckpoint, TargetCheckpoint
 from .dflash_v1 import DflashV1
@@ -46,12 +45,12 @@ def trace_target(checkpoint: TargetCheckpoint, taps: Sequence[int], context: int
     signature = target_signature(spec.layers, spec.kv_heads, spec.head_dim, context, spec.vocab, len(taps) * spec.hidden, *widths)
     fake = FakeTensorMode()
     with fake:
-        model = AutoModelForCausalLM.from_config(copy.deepcopy(checkpoint.config), dtype=torch.float32).eval()
-    cos, sin = rotary_tables(type(model.get_decoder().rotary_emb), checkpoint.config, context)
+        model = family.build(copy.deepcopy(checkpoint.config), torch.float32).eval()
+    tables = rotary_tables(type(model.get_decoder().rotary_emb), checkpoint.config, context)
     with hooked(model, family, taps) as hooks, torch.no_grad():
-        module = VerificationTarget(model, hooks, taps, fake.from_tensor(cos), fake.from_tensor(sin))
+        module = VerificationTarget(model, hooks, taps, {name: fake.from_tensor(table) for name, table in tables.items()})
         program = _export(module, signature, fake)
-    return _graph(signature, program, {"cos": cos, "sin": sin}, lambda name: target_weight(spec, name.removeprefix("model.")))
+    return _graph(signature, program, tables | dict(family.constants(checkpoint.config)), lambda name: target_weight(spec, name.removeprefix("model.")))
 
 
 def trace_inject(checkpoint: DrafterCheckpoint, target: TargetSpec, context: int, rows: int | None = None) -> Graph:

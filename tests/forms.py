@@ -12,7 +12,6 @@ import onnx
 import onnxruntime
 import torch
 from onnx.reference import ReferenceEvaluator
-from transformers import AutoModelForCausalLM
 
 from dflash_compile.compile.bind import bind
 from dflash_compile.compile.lowerings import onnxruntime as ort_form
@@ -80,7 +79,7 @@ def module_call(module: torch.nn.Module, signature: Signature) -> Call:
 
 def load_target(checkpoint: TargetCheckpoint, replace: Mapping[str, torch.Tensor] | None = None) -> Any:
     """The transformers model with the checkpoint's weights, some of them replaced."""
-    model = AutoModelForCausalLM.from_config(checkpoint.config, dtype=torch.float32).eval()
+    model = family_of(checkpoint.spec.family).build(checkpoint.config, torch.float32).eval()
     weights = {name: checkpoint.read(name).float() for name in checkpoint.tensors.shapes()}
     missing, unexpected = model.load_state_dict(weights | dict(replace or {}), strict=False)
     assert not unexpected
@@ -94,7 +93,7 @@ def torch_target(checkpoint: TargetCheckpoint, signature: Signature, taps: tuple
     model = load_target(checkpoint)
     tables = rotary_tables(type(model.get_decoder().rotary_emb), checkpoint.config, context)
     with hooked(model, family_of(checkpoint.spec.family), taps) as hooks:
-        yield module_call(VerificationTarget(model, hooks, taps, *tables), signature)
+        yield module_call(VerificationTarget(model, hooks, taps, tables), signature)
 
 
 def draft_module(checkpoint: DrafterCheckpoint, width: int) -> DflashV1:

@@ -1,4 +1,4 @@
-"""Tiny random checkpoints on disk: a llama or qwen3 target with a real byte-level tokenizer, and drafters that fit it, z-lab v1 or speculators.
+"""Tiny random checkpoints on disk: a target of any family with a real byte-level tokenizer, and drafters that fit it, z-lab v1 or speculators.
 
 Written with transformers and safetensors alone, so that tests of our own readers and writers do not test themselves.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedConfig
 from transformers.utils import logging
 
 logging.disable_progress_bar()
@@ -51,8 +51,32 @@ def write_tokenizer(folder: Path, vocab: int = VOCAB) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(words))
 
 
+VISION: dict[str, dict[str, Any]] = {
+    "muse_glimmer": {
+        "vision_config": {
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_attention_heads": 2,
+            "num_hidden_layers": 1,
+            "pos_emb_height": 4,
+            "pos_emb_width": 4,
+        },
+        "out_hidden_size": 64,
+        "projector_hidden_size": 16,
+        "image_token_id": VOCAB - 1,
+        "video_token_id": VOCAB - 2,
+    },
+    "gemma3": {
+        "vision_config": {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "image_size": 28, "patch_size": 14},
+        "mm_tokens_per_image": 4,
+        "image_token_index": VOCAB - 1,
+    },
+}
+"""families of multimodal checkpoints, and the rest of their configuration beside the text's"""
+
+
 def target_config(family: str = "llama", **overrides: Any) -> PreTrainedConfig:
-    """4 layers, 64 wide, 4 query and 2 key/value heads of 16. `overrides` are config fields."""
+    """4 layers, 64 wide, 4 query and 2 key/value heads of 16. `overrides` are config fields, of the text decoder where there is more."""
     fields: dict[str, Any] = {
         "vocab_size": VOCAB,
         "hidden_size": 64,
@@ -68,6 +92,8 @@ def target_config(family: str = "llama", **overrides: Any) -> PreTrainedConfig:
         "eos_token_id": IM_END,
         "pad_token_id": ENDOFTEXT,
     }
+    if family in VISION:
+        return AutoConfig.for_model(family, text_config=fields | overrides, **VISION[family])
     return AutoConfig.for_model(family, **(fields | overrides))
 
 
@@ -84,11 +110,12 @@ def write_target(folder: Path, family: str = "llama", *, seed: int = 0, shard_si
     """A random target as a transformers directory. `overrides` are config fields; a small `shard_size` ("100KB") shards it."""
     torch.manual_seed(seed)
     config = target_config(family, **overrides)
-    model = AutoModelForCausalLM.from_config(config, dtype=config.dtype or torch.float32)
+    kind = AutoModelForImageTextToText if family in VISION else AutoModelForCausalLM
+    model = kind.from_config(config, dtype=config.dtype or torch.float32)
     _vary(model)
     model.generation_config.eos_token_id = [IM_END, ENDOFTEXT]
     model.save_pretrained(folder, max_shard_size=shard_size)
-    write_tokenizer(folder, min(VOCAB, config.vocab_size))
+    write_tokenizer(folder, min(VOCAB, config.get_text_config().vocab_size))
     return folder
 
 
@@ -206,6 +233,7 @@ def write_speculators(
     ids: Sequence[int],
     *,
     own_head: bool = True,
+    sample_from_anchor: bool = False,
     block: int = 8,
     taps: tuple[int, ...] = (0, 1),
     seed: int = 0,
@@ -213,11 +241,15 @@ def write_speculators(
 ) -> Path:
     """A random drafter in the speculators layout that proposes the target's tokens `ids`; `range(VOCAB)` needs no maps.
 
-    With `own_head` its head is random, else it is the target's rows and left out.
+    `block` counts the rows of a draft: with `sample_from_anchor` all of them propose. With `own_head` its head is random, else it is the target's rows
+    and left out.
     """
     plain = drafter_config(target_dir, layers=2, block=block, taps=taps, mask_id=MASK, **overrides)
     vocab, tensors = plain["vocab_size"], drafter_tensors(plain, seed)
     config = speculators_config(plain, len(ids))
+    if sample_from_anchor:
+        config["sample_from_anchor"] = True
+        config["speculators_config"]["proposal_methods"][0]["speculative_tokens"] = block
     if len(ids) != vocab:
         members = torch.zeros(vocab, dtype=torch.bool)
         members[list(ids)] = True

@@ -10,10 +10,13 @@ from dflash_compile.runtime.errors import UsageError
 from .options import TrainOptions, default_taps
 
 
-def drafter_spec(target: TargetSpec, options: TrainOptions, mask_id: int, bias: bool = False) -> DrafterSpec:
-    """The drafter to train for `target`: its own shapes, so that its last layers can start it. `bias`: its projections have one."""
+def drafter_spec(target: TargetSpec, options: TrainOptions, mask_id: int, bias: bool = False, draft_vocab: int | None = None) -> DrafterSpec:
+    """The drafter to train for `target`: its own shapes, so that its last layers can start it.
+
+    `bias`: its projections have one. `draft_vocab`: how many tokens it can propose; None for all.
+    """
     return DrafterSpec(
-        dialect="zlab_v1" if options.draft_vocabulary is None else "speculators",
+        dialect="speculators" if draft_vocab is not None or options.sample_from_anchor else "zlab_v1",
         name=f"{target.name}-dflash",
         layers=options.layers,
         hidden=target.hidden,
@@ -31,7 +34,8 @@ def drafter_spec(target: TargetSpec, options: TrainOptions, mask_id: int, bias: 
         dtype="bfloat16",
         target_layers=target.layers,
         attention_bias=bias,
-        draft_vocab=options.draft_vocabulary,
+        sample_from_anchor=options.sample_from_anchor,
+        draft_vocab=draft_vocab,
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from forms import FORMS, Cached, bound, load_target, ort_call, runtimes, torch_target
+from models import ENDOFTEXT
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from dflash_compile.export import open_target
@@ -19,10 +20,19 @@ from dflash_compile.export.trace import trace_target
 CONTEXT, TAPS = 48, (2, 0)
 TOLERANCE = 1e-3
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+MIXED = ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention"]
+GEMMA_ROPE = {
+    "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 4.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}
 TARGETS = {
     "llama": ("llama", {}),
     "llama-tied-scaled-rope": ("llama", {"tie_word_embeddings": True, "rope_parameters": LLAMA3}),
     "qwen3-tied": ("qwen3", {}),
+    "smollm3": ("smollm3", {"no_rope_layers": [1, 0, 1, 1], "pad_token_id": ENDOFTEXT}),
+    "gemma3-text": ("gemma3_text", {"layer_types": MIXED, "sliding_window": 6, "query_pre_attn_scalar": 24, "final_logit_softcapping": 3.0}),
+    "gemma3-multimodal": ("gemma3", {"layer_types": MIXED, "sliding_window": 6, "rope_parameters": GEMMA_ROPE, "query_pre_attn_scalar": 16}),
+    "muse-glimmer": ("muse_glimmer", {"sliding_window": 6, "num_hidden_layers": 5}),
     "qwen3-sliding": ("qwen3", {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 2, "tie_word_embeddings": False}),
 }
 
