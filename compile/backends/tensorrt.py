@@ -82,7 +82,7 @@ class Compilation:
         built = build_plan(request, lambda _phase, done, total: progress(step, done, total))
         self.measured.extend(_figures(engine, arch, built, self.flavour))
         record = graph_record(engine.signature, file, engine.rows)
-        plan = inspect_plan(directory / file, frozenset(out for _, out in engine.signature.caches))
+        plan = inspect_plan(directory / file, engine.cache_shape)
         return GraphRecord(**{**{name: getattr(record, name) for name in record.__struct_fields__}, "arch": arch, "plan": plan})
 
 
