@@ -56,11 +56,12 @@ def manifest_of(
         "block": models.block,
         "refine": options.refine,
     }
+    target, drafter, vocab = models.target.spec, models.drafter.spec, models.target.spec.vocab
     return Manifest(
         created_by=tool(),
         context=models.context,
-        target=_model(models.target.spec, models.target.spec.family, options.precision_for("target"), graphs["target"], models.target.files),
-        drafter=_model(models.drafter.spec, models.drafter.spec.dialect, options.precision_for("drafter"), graphs["drafter"], models.drafter.files),
+        target=_model(target, vocab, target.family, options.precision_for("target"), graphs["target"], models.target.files),
+        drafter=_model(drafter, vocab, drafter.dialect, options.precision_for("drafter"), graphs["drafter"], models.drafter.files),
         pairing=PairingRecord(
             taps=list(models.drafter.spec.taps),
             block=models.block,
@@ -77,7 +78,7 @@ def manifest_of(
     )
 
 
-def _model(spec: TargetSpec | DrafterSpec, family: str, precision: str, graphs: list[GraphRecord], files: Mapping[str, str]) -> ModelRecord:
+def _model(spec: TargetSpec | DrafterSpec, vocab: int, family: str, precision: str, graphs: list[GraphRecord], files: Mapping[str, str]) -> ModelRecord:
     return ModelRecord(
         name=spec.name,
         family=family,
@@ -85,7 +86,7 @@ def _model(spec: TargetSpec | DrafterSpec, family: str, precision: str, graphs: 
         hidden=spec.hidden,
         kv_heads=spec.kv_heads,
         head_dim=spec.head_dim,
-        vocab=spec.vocab,
+        vocab=vocab,
         precision=precision,
         graphs=graphs,
         sources=dict(sorted(files.items())),

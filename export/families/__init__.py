@@ -53,6 +53,8 @@ class Family:
     """the decoder with its head, of its configuration and in a dtype; parameters are named as those of any causal language model"""
     stored: Mapping[str, str | None] = field(default_factory=dict)
     """prefixes of tensor names in the checkpoint and what they become in the decoder; None: no part of it"""
+    experts_apart: bool = False
+    """the checkpoint holds every expert's matrices as tensors of their own"""
     constants: Callable[[Any], Mapping[str, torch.Tensor]] = _nothing
     """values of buffers, beside rotary tables, that the decoder of a configuration computes when it is made, by the last part of their name"""
 

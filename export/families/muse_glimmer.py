@@ -23,17 +23,17 @@ _PLACEHOLDERS = "placeholder_token_ids"
 """our key of the decoder's configuration: tokens that stand for pictures and, where no picture is given, are embedded as token 0"""
 
 
-class MuseGlimmerDecoder(modeling_muse_glimmer.MuseGlimmerPreTrainedModel):  # type: ignore[misc]
+class MuseGlimmerDecoder(modeling_muse_glimmer.MuseGlimmerPreTrainedModel):
     """Token ids to logits: the decoder, its head, and logits scaled and softly capped."""
 
-    config: MuseGlimmerTextConfig
+    config: MuseGlimmerTextConfig  # type: ignore[assignment]
     _tied_weights_keys = {HEAD: EMBEDDING}  # noqa: RUF012  (transformers' own attribute)
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         self.model = modeling_muse_glimmer.MuseGlimmerTextModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call]
 
     def forward(self, input_ids: torch.Tensor, **kwargs: Any) -> CausalLMOutputWithPast:
         """As a causal language model of transformers: input_ids [N, S] to logits [N, S, V], with whatever else is asked for."""
@@ -61,7 +61,7 @@ def _build(config: Any, dtype: torch.dtype) -> Any:
             why="transformers turns every layer that turns at all by one base",
             fix="take the configuration from the model's original repository",
         )
-    return MuseGlimmerDecoder._from_config(config, dtype=dtype)
+    return MuseGlimmerDecoder._from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
 
 
 FAMILY = Family(

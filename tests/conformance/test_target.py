@@ -8,8 +8,8 @@ import models
 import numpy as np
 import pytest
 import torch
-from models import ENDOFTEXT
 from forms import FORMS, Cached, bound, load_target, ort_call, runtimes, torch_target
+from models import ENDOFTEXT
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from dflash_compile.export import open_target
@@ -25,6 +25,7 @@ GEMMA_ROPE = {
     "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 4.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
 }
+YARN = {"rope_type": "yarn", "rope_theta": 15e4, "factor": 4.0, "original_max_position_embeddings": 64, "truncate": False}
 TARGETS = {
     "llama": ("llama", {}),
     "llama-tied-scaled-rope": ("llama", {"tie_word_embeddings": True, "rope_parameters": LLAMA3}),
@@ -32,6 +33,8 @@ TARGETS = {
     "smollm3": ("smollm3", {"no_rope_layers": [1, 0, 1, 1], "pad_token_id": ENDOFTEXT}),
     "gemma3-text": ("gemma3_text", {"layer_types": MIXED, "sliding_window": 6, "query_pre_attn_scalar": 24, "final_logit_softcapping": 3.0}),
     "gemma3-multimodal": ("gemma3", {"layer_types": MIXED, "sliding_window": 6, "rope_parameters": GEMMA_ROPE, "query_pre_attn_scalar": 16}),
+    "qwen3-moe": ("qwen3_moe", {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True, "mlp_only_layers": [1]}),
+    "gpt-oss": ("gpt_oss", {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 32, "sliding_window": 6, "rope_parameters": YARN}),
     "muse-glimmer": ("muse_glimmer", {"sliding_window": 6, "num_hidden_layers": 5}),
     "qwen3-sliding": ("qwen3", {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 2, "tie_word_embeddings": False}),
 }
