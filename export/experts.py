@@ -14,6 +14,8 @@ def dense_experts(module: Any, hidden: torch.Tensor, chosen: torch.Tensor, weigh
     """What a transformers experts module computes of hidden [T, H], for the `chosen` experts [T, k] of each row and their `weights` [T, k]."""
     inner = module._apply_gate(_project(module, "gate_up_proj", hidden[None]))
     out = _project(module, "down_proj", inner)
+    if module.has_post_expert_norm:
+        out = module.post_expert_norm(out)
     share = torch.zeros(hidden.shape[0], module.num_experts, dtype=hidden.dtype).scatter(1, chosen, weights.to(hidden.dtype))
     return (out * share.T[:, :, None]).sum(0)  # type: ignore[no-any-return]
 

@@ -66,6 +66,8 @@ def _normed(norm: Norm) -> Callable[[Any, torch.Tensor], torch.Tensor]:
             weight = torch.ones(x.shape[-1])
         elif norm.offset:
             weight = weight + norm.offset
+        if norm.before:
+            x, weight = x * weight, torch.ones(x.shape[-1])
         return rms_norm(x, weight, float(getattr(module, norm.eps)))  # type: ignore[no-any-return]
 
     return forward

@@ -112,7 +112,9 @@ def _trace_drafter(
 
 def _graph(signature: Signature, program: ExportedProgram, tables: Mapping[str, torch.Tensor], owner: Callable[[str], WeightRef]) -> Graph:
     named = program.graph_signature
-    return Graph(signature, program, {name: owner(name) for name in named.parameters}, {name: tables[name.rpartition(".")[2]] for name in named.buffers})
+    constants = {name: tables[last] for name in named.buffers if (last := name.rpartition(".")[2]) in tables}
+    weights = {name: owner(name) for name in (*named.parameters, *named.buffers) if name not in constants}
+    return Graph(signature, program, weights, constants)
 
 
 def _export(module: torch.nn.Module, signature: Signature, fake: FakeTensorMode) -> ExportedProgram:

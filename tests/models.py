@@ -60,6 +60,15 @@ VISION: dict[str, dict[str, Any]] = {
         "image_token_id": VOCAB - 1,
         "video_token_id": VOCAB - 2,
     },
+    "muse_spark": {
+        "vision_config": {"pos_emb_height": 4, "pos_emb_width": 4, **_TOWER},
+        "audio_config": {"patch_sizes": [4, 4], "hidden_sizes": [8, 16], "depths": [1, 1], "num_hidden_layers": 2, "out_hidden_size": 64},
+        "out_hidden_size": 64,
+        "projector_hidden_size": 16,
+        "image_token_id": VOCAB - 1,
+        "video_token_id": VOCAB - 2,
+        "audio_token_id": VOCAB - 3,
+    },
     "gemma3": {"vision_config": {"image_size": 28, "patch_size": 14, **_TOWER}, "mm_tokens_per_image": 4, "image_token_index": VOCAB - 1},
 }
 """families of multimodal checkpoints, and the rest of their configuration beside the text's"""
@@ -94,6 +103,9 @@ def _vary(model: torch.nn.Module) -> None:
             if weight.ndim == 1:
                 weight += 0.1 * torch.randn_like(weight)
         model.get_input_embeddings().weight[ENDOFTEXT].normal_(std=0.1)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer += 0.3 * torch.randn_like(buffer)
 
 
 def write_target(folder: Path, family: str = "llama", *, seed: int = 0, shard_size: str = "1GB", **overrides: Any) -> Path:

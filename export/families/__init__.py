@@ -28,6 +28,8 @@ class Norm:
     eps: str = "variance_epsilon"
     """the attribute that holds it"""
     offset: float = 0.0
+    before: bool = False
+    """it multiplies before it norms, which is not the same"""
 
 
 def _causal_lm(config: Any, dtype: torch.dtype) -> Any:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import models
 import numpy as np
@@ -158,6 +160,40 @@ def test_a_draft_from_the_anchor_is_the_published_drafter_a_row_shorter(target: 
     paths = [bound(graphs[role], form, sources, tmp_path) for role in ("inject", "draft")]
     for runtime in runtimes(form):
         compare(walk(Cached(graphs["inject"].signature, *map(runtime, paths)), both), wanted)
+
+
+class Swapped:
+    """The tensors of a drafter whose taps are concatenated in the wrong order."""
+
+    def __init__(self, tensors: Any) -> None:
+        self._tensors, self.shapes = tensors, tensors.shapes
+
+    def rows(self, name: str, start: int, stop: int) -> torch.Tensor:
+        found: torch.Tensor = self._tensors.rows(name, start, stop)
+        return found.roll(found.shape[1] // 2, dims=1) if name == "fc.weight" else found
+
+
+FAULTS: dict[str, Callable[[DrafterCheckpoint], DrafterCheckpoint]] = {
+    "window a row too wide": lambda found: replace(found, spec=replace(found.spec, windows=(5, None))),
+    "window a row too narrow": lambda found: replace(found, spec=replace(found.spec, windows=(3, None))),
+    "window taken for a full layer": lambda found: replace(found, spec=replace(found.spec, windows=(None, None))),
+    "window counted from the anchor": lambda found: replace(found, spec=replace(found.spec, windows_from_anchor=True)),
+    "rows that do not look ahead": lambda found: replace(found, spec=replace(found.spec, causal=(True, False))),
+    "another mask token": lambda found: replace(found, spec=replace(found.spec, mask_id=found.spec.mask_id + 1)),
+    "another RoPE base": lambda found: replace(found, spec=replace(found.spec, rope_theta=found.spec.rope_theta * 2)),
+    "taps in the wrong order": lambda found: replace(found, tensors=Swapped(found.tensors)),
+}
+
+
+@pytest.mark.parametrize("both", ["sliding-both-ways"], indirect=True)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_shows(both: Pair, expected: list[np.ndarray], fault: str) -> None:
+    """Guards the comparison itself: a drafter read wrong in one thing must not pass it."""
+    signatures = {role: graph.signature for role, graph in both.graphs.items()}
+    wrong = replace(both, drafter=FAULTS[fault](both.drafter))
+    with torch_drafter(wrong.drafter, both.target, signatures, CONTEXT) as calls:
+        found = walk(Cached(signatures["inject"], calls["inject"], calls["draft"]), wrong)
+    assert max(np.abs(have - want).max() for have, want in zip(found, expected, strict=True)) > 10 * TOLERANCE
 
 
 def test_a_shifted_position_shows(both: Pair, expected: list[np.ndarray]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import models
@@ -82,3 +84,17 @@ def test_the_bundle_says_and_accepts_what_transformers_does(pair: tuple[Path, Pa
         assert produced == pieces.lengths[2:], "after the prompt and the token that prefill chose"
         partial += sum(0 < accepted < BLOCK - 1 for accepted in cycles)
     assert partial >= 10
+
+
+def test_a_tap_off_by_one_accepts_less(pair: tuple[Path, Path], session: Session, tmp_path: Path) -> None:
+    """The same drafter over the layers after its own: it still answers as the target does, and other proposals stand."""
+    shutil.copytree(pair[1], tmp_path / "drafter")
+    config = json.loads((tmp_path / "drafter" / "config.json").read_text())
+    (tmp_path / "drafter" / "config.json").write_text(json.dumps(config | {"target_layer_ids": [3, 1]}))
+    bundle = build(pair[0], tmp_path / "drafter", tmp_path / "bundle", BuildOptions(precision="fp32", context=CONTEXT))
+    prompt = [5, 6, 7, 8, 9]
+    wanted = list(session.tokens(prompt, max_new_tokens=NEW, block=BLOCK))
+    accepted = session.statistics.accepted_at
+    with load(bundle) as shifted:
+        assert list(shifted.tokens(prompt, max_new_tokens=NEW, block=BLOCK)) == wanted
+        assert shifted.statistics.accepted_at != accepted
