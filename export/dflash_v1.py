@@ -143,9 +143,9 @@ class CachedAttend:
         window = self.spec.windows[layer] if self.spec.windows else None
         causal = self.spec.causal[layer] if self.spec.causal else False
         caches = self.caches[2 * layer : 2 * layer + 2]
-        anchored = window is not None and self.spec.windows_from_anchor
+        anchored = {"anchored": True} if window is not None and self.spec.windows_from_anchor else {}
         out, *caches = torch.ops.dflash.kv_attention(
-            self._rotate(q), self._rotate(k), v, *caches, self.position, self.spec.head_dim**-0.5, window or NO_WINDOW, causal, anchored
+            self._rotate(q), self._rotate(k), v, *caches, self.position, self.spec.head_dim**-0.5, window or NO_WINDOW, causal, **anchored
         )
         self.caches[2 * layer : 2 * layer + 2] = caches
         return out  # type: ignore[no-any-return]

@@ -39,7 +39,7 @@ class Pass:
     ) -> torch.Tensor:
         """Attention of `layer`, whose entries in `caches` are replaced. Shapes as in `ops.kv_attention`."""
         k_cache, v_cache = self.caches[2 * layer : 2 * layer + 2]
-        out, *updated = kv_attention(q, k, v, k_cache, v_cache, self.position, scale, window, True, sinks=sinks)
+        out, *updated = kv_attention(q, k, v, k_cache, v_cache, self.position, scale, window, True, **({} if sinks is None else {"sinks": sinks}))
         self.caches[2 * layer : 2 * layer + 2] = updated
         return out  # type: ignore[no-any-return]
 
