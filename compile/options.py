@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dflash_compile.export.graph import Owner
 from dflash_compile.runtime.errors import UsageError
 
-from .precision import precision_of
+from .backends import find_backend
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,8 @@ class BuildOptions:
     """Options of one build. None means the models' own value. Raises `UsageError` for one that no model could meet."""
 
     backend: str = "onnxruntime"
-    precision: str = "int8"
+    precision: str = ""
+    """of the weights; empty: the back-end's default"""
     drafter_precision: str | None = None
     """of the drafter's engines, where it is not that of the target's"""
     context: int | None = None
@@ -26,20 +27,20 @@ class BuildOptions:
     """passes of the draft after its first, each over the proposals it is least sure of"""
     portable: bool = False
     """standard operators only (opset 24, fp32), which other tools read too; several times slower than the back-end's own"""
+    arch: tuple[str, ...] = ()
+    """GPU architectures to compile for, where the back-end compiles; empty: its default"""
+    flavour: str | None = None
+    """which of several libraries of a back-end compiles; by default the one that is installed"""
     force: bool = False
     """replace a bundle that is there"""
 
     def __post_init__(self) -> None:
-        precision_of(self.precision)
-        if self.drafter_precision is not None:
-            precision_of(self.drafter_precision, "--drafter-precision")
-        if self.portable and (other := {self.precision_for("target"), self.precision_for("drafter")} - {"fp32"}):
-            raise UsageError(
-                f"the portable form at precision {', '.join(sorted(other))}",
-                where="--portable",
-                why="standard operators have no block-quantised product",
-                fix="add --precision fp32" if self.precision != "fp32" else "leave out --drafter-precision",
-            )
+        backend = find_backend(self.backend)
+        if not self.precision:
+            object.__setattr__(self, "precision", next(iter(backend.PRECISIONS)))
+        if not self.arch:
+            object.__setattr__(self, "arch", tuple(backend.ARCHITECTURES))
+        backend.check_options(self)
         if self.block is not None and self.block < 2:
             raise UsageError(f"a block of {self.block} rows", where="--block", why="a block is the anchor and at least one proposal", fix="give 2 or more")
         if self.refine < 0:

@@ -13,6 +13,7 @@ from dflash_compile.runtime.bundle.manifest import (
     DraftVocabularyRecord,
     GraphRecord,
     Manifest,
+    MeasuredRecord,
     ModelRecord,
     PairingRecord,
     PortRecord,
@@ -43,10 +44,11 @@ def manifest_of(
     options: BuildOptions,
     graphs: Mapping[Owner, list[GraphRecord]],
     requires: RequirementRecord,
+    measured: list[MeasuredRecord],
     hashes: Mapping[str, str],
     sizes: Mapping[str, int],
 ) -> Manifest:
-    """The whole manifest; it depends on nothing but the inputs of the build."""
+    """The whole manifest; apart from `measured` it depends on nothing but the inputs of the build."""
     config: dict[str, str | int | float | bool | None] = {
         "backend": options.backend,
         "precision": options.precision,
@@ -56,6 +58,8 @@ def manifest_of(
         "block": models.block,
         "refine": options.refine,
     }
+    # They mean nothing to back-ends whose engines run on any machine.
+    config |= {name: value for name, value in (("arch", ",".join(options.arch)), ("flavour", options.flavour)) if value}
     target, drafter, vocab = models.target.spec, models.drafter.spec, models.target.spec.vocab
     return Manifest(
         created_by=tool(),
@@ -72,7 +76,7 @@ def manifest_of(
         text=_text(models),
         requires=requires,
         config=config,
-        measured=[],
+        measured=measured,
         files=dict(sorted(hashes.items())),
         sizes=dict(sorted(sizes.items())),
     )

@@ -45,14 +45,16 @@ COMPARED = (
 
 
 def options_of(spec: DrafterSpec) -> dict[str, Any]:
-    """The fields of `TrainOptions` that a drafter answers by itself, as its training would have been asked for them."""
+    """The fields of `TrainOptions` that a drafter answers by itself, as its training would have been asked for them.
+
+    Its draft vocabulary is not among them: training keeps that one unless it is asked for another.
+    """
     return {
         "layers": spec.layers,
         "block": spec.block,
         "taps": spec.taps,
         "mask_id": spec.mask_id,
         "sample_from_anchor": spec.sample_from_anchor,
-        "draft_vocabulary": spec.draft_vocab,
     }
 
 

@@ -12,10 +12,13 @@ from .options import TrainOptions, default_taps
 TRAINABLE = ("llama", "qwen3")
 
 
-def drafter_spec(target: TargetSpec, options: TrainOptions, mask_id: int, bias: bool = False) -> DrafterSpec:
-    """The drafter to train for `target`: its own shapes, so that its last layers can start it. `bias`: its projections have one."""
+def drafter_spec(target: TargetSpec, options: TrainOptions, mask_id: int, bias: bool = False, draft_vocab: int | None = None) -> DrafterSpec:
+    """The drafter to train for `target`: its own shapes, so that its last layers can start it.
+
+    `bias`: its projections have one. `draft_vocab`: how many tokens it can propose; None for all.
+    """
     return DrafterSpec(
-        dialect="speculators" if options.draft_vocabulary is not None or options.sample_from_anchor else "zlab_v1",
+        dialect="speculators" if draft_vocab is not None or options.sample_from_anchor else "zlab_v1",
         name=f"{target.name}-dflash",
         layers=options.layers,
         hidden=target.hidden,
@@ -34,7 +37,7 @@ def drafter_spec(target: TargetSpec, options: TrainOptions, mask_id: int, bias: 
         target_layers=target.layers,
         attention_bias=bias,
         sample_from_anchor=options.sample_from_anchor,
-        draft_vocab=options.draft_vocabulary,
+        draft_vocab=draft_vocab,
     )
 
 

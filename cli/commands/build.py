@@ -10,6 +10,8 @@ import typer
 from ..console import Console
 from ..report import Report
 
+Precision = Literal["int8", "int4", "fp32", "fp16", "bf16", "fp8", "nvfp4"]
+
 
 def command(
     console: Console,
@@ -20,11 +22,18 @@ def command(
     max_context: Annotated[
         int | None, typer.Option("--max-context", min=1, help="Tokens of prompt and answer together; by default what both models allow, at most 2048.")
     ] = None,
-    precision: Annotated[Literal["int8", "int4", "fp32"], typer.Option("--precision", help="Of the weights.")] = "int8",
-    drafter_precision: Annotated[
-        Literal["int8", "int4", "fp32"] | None, typer.Option("--drafter-precision", help="Of the drafter's weights; as --precision by default.")
+    precision: Annotated[
+        Precision | None,
+        typer.Option("--precision", help="Of the weights: int8 (default), int4 or fp32 for ONNX Runtime; fp16 (default) and more for TensorRT."),
     ] = None,
-    backend: Annotated[str, typer.Option("--backend", help="What the bundle runs on.")] = "onnxruntime",
+    drafter_precision: Annotated[Precision | None, typer.Option("--drafter-precision", help="Of the drafter's weights; as --precision by default.")] = None,
+    backend: Annotated[str, typer.Option("--backend", help="What the bundle runs on: onnxruntime, or tensorrt for NVIDIA GPUs.")] = "onnxruntime",
+    arch: Annotated[
+        str, typer.Option("--arch", metavar="LIST", help="GPU architectures to compile for, with --backend tensorrt; sm86,sm89,sm120 by default.")
+    ] = "",
+    flavour: Annotated[
+        Literal["rtx", "trt"] | None, typer.Option("--flavour", help="TensorRT for RTX, or TensorRT 11; by default the one that is installed.")
+    ] = None,
     refine: Annotated[int, typer.Option("--refine", min=0, help="Run a draft again this often over the proposals it is least sure of.")] = 0,
     portable: Annotated[bool, typer.Option("--portable", help="Standard operators only, for other tools; needs --precision fp32.")] = False,
     target_from: Annotated[
@@ -37,12 +46,14 @@ def command(
 
     options = BuildOptions(
         backend=backend,
-        precision=precision,
+        precision=precision or "",
         drafter_precision=drafter_precision,
         context=max_context,
         block=block,
         refine=refine,
         portable=portable,
+        arch=tuple(name.strip().lower() for name in arch.split(",") if name.strip()),
+        flavour=flavour,
         force=force,
     )
     notes: list[str] = []

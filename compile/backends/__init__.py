@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from dflash_compile.export.graph import OWNERS, Owner
 from dflash_compile.export.registry import load, names
-from dflash_compile.runtime.bundle.manifest import GraphRecord, RequirementRecord
+from dflash_compile.runtime.bundle.manifest import GraphRecord, MeasuredRecord, RequirementRecord
 from dflash_compile.runtime.errors import UsageError
 
-from ..models import Models
-from ..options import BuildOptions
 from ..progress import Note, Progress
+
+if TYPE_CHECKING:
+    from ..models import Models
+    from ..options import BuildOptions
 
 
 class Prepared(Protocol):
@@ -22,6 +24,11 @@ class Prepared(Protocol):
     @property
     def bytes(self) -> int:
         """Disk space the engines will take."""
+        ...
+
+    @property
+    def measured(self) -> list[MeasuredRecord]:
+        """What writing them cost, for the manifest, where that is worth keeping."""
         ...
 
     def write(self, directory: Path, progress: Progress) -> Mapping[Owner, list[GraphRecord]]:
@@ -39,7 +46,16 @@ class Prepared(Protocol):
 class Backend(Protocol):
     """What a file of this package offers."""
 
-    def requires(self) -> RequirementRecord:
+    PRECISIONS: Collection[str]
+    """names that `--precision` takes; the first is the default"""
+    ARCHITECTURES: Collection[str]
+    """what engines are compiled for by default; empty where they run on any machine"""
+
+    def check_options(self, options: BuildOptions) -> None:
+        """Raises `UsageError` for options that this back-end does not have."""
+        ...
+
+    def requires(self, models: Models, options: BuildOptions) -> RequirementRecord:
         """What a machine must have to load the engines that are built here."""
         ...
 

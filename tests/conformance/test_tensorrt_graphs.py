@@ -1,0 +1,132 @@
+"""The graphs that TensorRT compiles, run by ONNX Runtime: against the torch modules they were traced from, and against a CPU bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import models as tiny
+import numpy as np
+import pytest
+from emitted import Emitted, lowered
+from forms import Cached, torch_drafter, torch_target
+
+from dflash_compile.compile.build import BuildOptions, build
+from dflash_compile.compile.models import Models, decide
+from dflash_compile.compile.tensorrt.roles import Traced, cache_rows, roles_of, trace_all
+from dflash_compile.export.opening import open_drafter, open_target
+from dflash_compile.export.signature import draft_signature, inject_signature, target_signature
+from dflash_compile.runtime import load
+
+CONTEXT, BLOCK = 90, 4
+PROMPT = list(range(20, 31))
+TOLERANCE = 5e-3
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """A target with grouped heads, and a drafter one of whose layers has a window that looks both ways."""
+    folder = tmp_path_factory.mktemp("pair")
+    target = tiny.write_target(folder / "target", "qwen3", num_hidden_layers=3)
+    layers = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 5, "use_sliding_window": True, "is_causal": False}
+    drafter = tiny.write_drafter(folder / "drafter", target, block=BLOCK, **layers)
+    return decide(open_target(target), open_drafter(drafter), BuildOptions(context=CONTEXT))
+
+
+@pytest.fixture(scope="module")
+def traced(pair: Models) -> tuple[Traced, ...]:
+    return trace_all(roles_of(pair), lambda *_: None)
+
+
+class Reference:
+    """The same pair in torch, in float32."""
+
+    def __init__(self, models: Models, stack: ExitStack) -> None:
+        target, drafter, rows = models.target.spec, models.drafter.spec, cache_rows(models.context)
+        width = len(drafter.taps) * target.hidden
+        cached = (drafter.layers, drafter.kv_heads, drafter.head_dim, rows)
+        signature = target_signature(target.layers, target.kv_heads, target.head_dim, rows, target.vocab, width)
+        signatures = {"inject": inject_signature(*cached, width), "draft": draft_signature(*cached, target.vocab)}
+        self.target = Cached(signature, stack.enter_context(torch_target(models.target, signature, drafter.taps, rows)))
+        calls = stack.enter_context(torch_drafter(models.drafter, models.target, signatures, rows))
+        self.drafter = Cached(signatures["inject"], calls["inject"], calls["draft"])
+
+
+@pytest.fixture
+def reference(pair: Models) -> Iterator[Reference]:
+    with ExitStack() as stack:
+        yield Reference(pair, stack)
+
+
+@pytest.fixture(scope="module", params=["fp16-sm89", "fp16-sm86", "fp32-sm86"])
+def half(request: pytest.FixtureRequest, pair: Models, traced: tuple[Traced, ...], tmp_path_factory: pytest.TempPathFactory) -> Emitted:
+    precision, arch = request.param.split("-")
+    return Emitted(pair, lowered(traced, precision, arch), tmp_path_factory.mktemp("graphs"))
+
+
+@pytest.fixture(scope="module")
+def wide(pair: Models, traced: tuple[Traced, ...], tmp_path_factory: pytest.TempPathFactory) -> Emitted:
+    return Emitted(pair, lowered(traced, "fp32", "sm89"), tmp_path_factory.mktemp("graphs"))
+
+
+def close(found: np.ndarray, wanted: np.ndarray) -> None:
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=TOLERANCE * np.abs(wanted).max())
+
+
+def test_half_precision_follows_torch_over_a_trace_of_accepts_and_rejects(half: Emitted, reference: Reference, pair: Models) -> None:
+    anchor = half.prefill(PROMPT)
+    logits, taps = reference.target.verify(PROMPT, 0)
+    reference.drafter.inject(taps, 0)
+    assert anchor == logits[-1].argmax()
+    for right in (BLOCK - 1, 0, 2, 1):
+        position = half.position
+        block = half.run("drafter", "draft", BLOCK, anchor=np.array([anchor], np.int32), position=np.array([position], np.int32))["block"][0]
+        drafted = reference.drafter.draft([anchor, *[pair.drafter.spec.mask_id] * (BLOCK - 1)], position)
+        margins = np.sort(drafted, -1)[:, -1] - drafted[np.arange(BLOCK - 1), block[1:]]
+        assert (margins <= TOLERANCE * np.abs(drafted).max()).all(), "proposals are torch's, or all but equal to them"
+        block = [anchor, *correct(reference, anchor, position, right)]
+        out = half.verify(block)
+        logits, taps = reference.target.verify(block, position)
+        assert out["tokens"][0].tolist() == logits.argmax(-1).tolist()
+        assert (int(out["accepted"][0]), int(out["next_position"][0])) == (right, position + right + 1)
+        assert int(out["bonus"][0]) == logits[right].argmax()
+        close(out["taps"][0], taps)
+        half.run("drafter", "inject", BLOCK, taps=out["taps"], position=np.array([position], np.int32))
+        reference.drafter.inject(taps, position)
+        end = position + right + 1
+        for side, name in ((half.caches["target"], "k_cache_2"), (half.caches["drafter"], "v_cache_1")):
+            kept = reference.target.caches if side is half.caches["target"] else reference.drafter.caches
+            close(side[name][:, :, :end].astype(np.float32), kept[name][:, :, :end])
+        anchor = int(out["bonus"][0])
+
+
+def correct(reference: Reference, anchor: int, position: int, right: int) -> list[int]:
+    """Proposals of which the target will accept the first `right` and no more."""
+    proposals: list[int] = []
+    for slot in range(BLOCK - 1):
+        logits, _ = reference.target.verify([anchor, *proposals], position)
+        choice = int(logits[-1].argmax())
+        proposals.append(choice if slot < right else (choice + 1) % 300)
+    return proposals
+
+
+def test_one_row_at_a_time_gives_what_a_block_gives(wide: Emitted) -> None:
+    anchor = wide.prefill(PROMPT)
+    plain, position = [anchor], wide.position
+    for _ in range(BLOCK):
+        out = wide.verify([plain[-1]])
+        assert out["accepted"].tolist() == [0]
+        plain.append(int(out["bonus"][0]))
+    wide.position = position
+    out = wide.verify(plain[:BLOCK])
+    assert (out["tokens"][0].tolist(), int(out["accepted"][0])) == (plain[1:], BLOCK - 1)
+
+
+def test_a_whole_answer_equals_the_cpu_bundle_s(wide: Emitted, pair: Models, tmp_path: Path) -> None:
+    bundle = build(pair.target, pair.drafter, tmp_path / "bundle", BuildOptions(precision="fp32", context=CONTEXT))
+    count = CONTEXT - len(PROMPT) - BLOCK
+    with load(bundle) as session:
+        expected = list(session.tokens(PROMPT, max_new_tokens=count, block=BLOCK))
+    assert wide.generate(PROMPT, count)[: len(expected)] == expected
+    assert len(expected) > 10
