@@ -17,11 +17,12 @@ def dense_experts(module: Any, hidden: torch.Tensor, chosen: torch.Tensor, weigh
     if module.has_post_expert_norm:
         out = module.post_expert_norm(out)
     share = torch.zeros(hidden.shape[0], module.num_experts, dtype=hidden.dtype).scatter(1, chosen, weights.to(hidden.dtype))
-    return (out * share.T[:, :, None]).sum(0)  # type: ignore[no-any-return]
+    summed: torch.Tensor = (out * share.T[:, :, None]).sum(0)
+    return summed
 
 
 def _project(module: Any, name: str, x: torch.Tensor) -> torch.Tensor:
     """x [E or 1, T, in] by the matrices of each expert: [E, T, out]."""
     matrices = getattr(module, name)
-    out = x @ (matrices if module.is_transposed else matrices.transpose(1, 2))
+    out: torch.Tensor = x @ (matrices if module.is_transposed else matrices.transpose(1, 2))
     return out + getattr(module, f"{name}_bias")[:, None] if module.has_bias else out

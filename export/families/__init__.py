@@ -55,6 +55,8 @@ class Family:
     """the decoder with its head, of its configuration and in a dtype; parameters are named as those of any causal language model"""
     stored: Mapping[str, str | None] = field(default_factory=dict)
     """prefixes of tensor names in the checkpoint and what they become in the decoder; None: no part of it"""
+    omitted: tuple[str, ...] = ()
+    """keys that published configurations leave out: there the defaults of the configuration's class are the family's own values"""
     experts_apart: bool = False
     """the checkpoint holds every expert's matrices as tensors of their own"""
     constants: Callable[[Any], Mapping[str, torch.Tensor]] = _nothing
@@ -62,9 +64,11 @@ class Family:
 
 
 def text_decoder(config: Any) -> Any:
-    """The text decoder's configuration in a multimodal one; whether its head is its embedding is said at the top, as transformers reads it."""
+    """The text decoder's configuration in a multimodal one; what transformers reads at the top is said there."""
     text = copy.deepcopy(config.text_config)
     text.tie_word_embeddings = bool(getattr(config, "tie_word_embeddings", False))
+    if getattr(config, "eos_token_id", None) is not None:
+        text.eos_token_id = config.eos_token_id
     return text
 
 

@@ -70,12 +70,13 @@ def _check_raw(raw: Mapping[str, Any], where: Path) -> None:
             fix="use the unquantised checkpoint; quantisation happens in the build",
         )
     require_family(str(raw["model_type"]), str(where))
-    nested = family_of(str(raw["model_type"])).decoder is not None
+    family = family_of(str(raw["model_type"]))
+    nested = family.decoder is not None
     text = section(raw.get(TEXT)) if nested else raw
     missing = [key for key in REQUIRED if text.get(key) is None]
     if text.get("rope_theta") is None and rope_base(section(text.get("rope_parameters"))) is None:
         missing.append("rope_theta")
-    missing = [f"{TEXT}.{key}" if nested else key for key in missing]
+    missing = [f"{TEXT}.{key}" if nested else key for key in missing if key not in family.omitted]
     if missing:
         raise CheckpointError(
             f"the configuration lacks {', '.join(missing)}",
