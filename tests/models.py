@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedConfig
 from transformers.utils import logging
@@ -193,6 +193,19 @@ def write_drafter(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     save_file(drafter_tensors(config, seed), folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def write_deepspec(folder: Path, target_dir: Path, **overrides: Any) -> Path:
+    """A random DeepSpec drafter without a Markov head, of a block of 7, for the target in `target_dir`: an embedding and a head of its own."""
+    fields = {"architectures": ["Qwen3DSparkModel"], "mask_token_id": MASK, "markov_rank": 0} | overrides
+    write_drafter(folder, target_dir, block=7, taps=(2, 0), **fields)
+    config = json.loads((folder / "config.json").read_text())
+    config["target_layer_ids"] = config.pop("dflash_config")["target_layer_ids"]
+    (folder / "config.json").write_text(json.dumps(config))
+    weights, random = load_file(folder / "model.safetensors"), torch.Generator().manual_seed(3)
+    weights |= {name: torch.randn(config["vocab_size"], config["hidden_size"], generator=random) for name in ("embed_tokens.weight", "lm_head.weight")}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 
 

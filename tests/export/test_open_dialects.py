@@ -14,8 +14,8 @@ import torch
 from gguf import GGMLQuantizationType as Kind
 from gguf import GGUFWriter, LlamaFileType
 from gguf.quants import quantize
-from models import MASK, VOCAB, write_assistant, write_drafter, write_drafter2, write_target
-from safetensors.torch import load_file, save_file
+from models import MASK, write_assistant, write_deepspec, write_drafter, write_drafter2, write_target
+from safetensors.torch import load_file
 
 from dflash_compile.export import open_drafter, open_target, pair
 from dflash_compile.export.drafters.gguf import IN_LAYER
@@ -147,19 +147,8 @@ def test_what_a_modelopt_drafter_must_say(target: Path, tmp_path: Path, kinds: l
 # DeepSpec
 
 
-def deepspec(target: Path, folder: Path, **overrides: Any) -> Path:
-    fields = {"architectures": ["Qwen3DSparkModel"], "mask_token_id": MASK, "target_layer_ids": [0, 1], "markov_rank": 0} | overrides
-    write_drafter(folder, target, block=7, **fields)
-    edit(folder, lambda config: config.pop("dflash_config"))
-    weights = load_file(folder / "model.safetensors")
-    random = torch.Generator().manual_seed(3)
-    weights |= {name: torch.randn(VOCAB, 64, generator=random) for name in ("embed_tokens.weight", "lm_head.weight")}
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    return folder
-
-
 def test_a_deepspec_drafter_embeds_and_proposes_by_itself(target: Path, tmp_path: Path) -> None:
-    opened = open_drafter(deepspec(target, tmp_path / "d"))
+    opened = open_drafter(write_deepspec(tmp_path / "d", target))
     assert (opened.spec.block, opened.spec.sample_from_anchor, opened.spec.own_embedding) == (8, True, True)
     every_field_says_where_it_came_from(opened.spec)
     graph = trace_draft(opened, open_target(target).spec, 64)
@@ -172,7 +161,7 @@ def test_a_deepspec_drafter_embeds_and_proposes_by_itself(target: Path, tmp_path
     [({"markov_rank": 256}, "DSpark"), ({"markov_rank": None}, "lacks markov_rank"), ({"use_swa": True}, "use_swa"), ({"vocab_size": 8}, "wrong shape")],
 )
 def test_what_a_deepspec_drafter_must_be(target: Path, tmp_path: Path, change: dict[str, Any], said: str) -> None:
-    assert said in refused(edit(deepspec(target, tmp_path / "d"), lambda config: config.update(change)))
+    assert said in refused(edit(write_deepspec(tmp_path / "d", target), lambda config: config.update(change)))
 
 
 # GGUF
