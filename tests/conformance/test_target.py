@@ -111,7 +111,9 @@ def test_the_traced_module_is_the_model(target: TargetCheckpoint, graph: Graph, 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_lowered_form_is_the_model(target: TargetCheckpoint, graph: Graph, expected: CausalLMOutputWithPast, form: str, tmp_path: Path) -> None:
     path = bound(graph, form, {"target": target.tensors}, tmp_path)
-    for runtime in runtimes(form):
+    # onnx's own evaluator is slow, and families differ in what it runs only by where the operators stand.
+    chosen = runtimes(form) if target.spec.family in ("llama", "qwen3", "gpt_oss") else runtimes(form)[-1:]
+    for runtime in chosen:
         check(Cached(graph.signature, runtime(path)), target, expected)
 
 
