@@ -14,6 +14,7 @@ from torch.export import Dim, ExportedProgram, export
 
 from .checkpoint import DrafterCheckpoint, TargetCheckpoint
 from .dflash_v1 import DflashV1
+from .dflash_v2 import draft_module
 from .draft_graphs import DraftGraph, InjectGraph, semantic_norms
 from .families import family_of
 from .graph import Graph, WeightRef
@@ -63,7 +64,7 @@ def trace_inject(checkpoint: DrafterCheckpoint, target: TargetSpec, context: int
 def trace_draft(checkpoint: DrafterCheckpoint, target: TargetSpec, context: int, rows: int | None = None, refine: int = 0) -> Graph:
     """Proposals for a block of `rows` (None: any number from 2), refined `refine` times.
 
-    With the target's embedding, and its head or the drafter's reduced one.
+    With the target's embedding and head, but for the drafter's own where it has some.
     """
     spec = checkpoint.spec
     signature = draft_signature(spec.layers, spec.kv_heads, spec.head_dim, context, spec.draft_vocab or target.vocab, rows or "rows")
@@ -92,16 +93,17 @@ def _trace_drafter(
     cos, sin = drafter_tables(checkpoint.spec, context)
     fake = FakeTensorMode()
     with fake:
-        drafter = DflashV1(checkpoint.spec, len(checkpoint.spec.taps) * target.hidden)
+        drafter = draft_module(checkpoint.spec, len(checkpoint.spec.taps) * target.hidden, target.vocab)
         module = wrap(drafter, RotaryTables(fake.from_tensor(cos), fake.from_tensor(sin))).eval()
     with semantic_norms(), torch.no_grad():
         program = _export(module, signature, fake)
 
     def owner(name: str) -> WeightRef:
+        own = checkpoint.spec.own_embedding
         if name == "embedding":
-            return target_weight(target, EMBEDDING)
+            return WeightRef("drafter", EMBEDDING) if own else target_weight(target, EMBEDDING)
         if name == "head":
-            return target_weight(target, HEAD) if checkpoint.spec.draft_vocab is None else WeightRef("drafter", HEAD)
+            return WeightRef("drafter", HEAD) if own or checkpoint.spec.draft_vocab is not None else target_weight(target, HEAD)
         tensor = name.removeprefix("drafter.")
         return WeightRef("drafter", tensor, exact=tensor in _EXACT)
 
@@ -110,7 +112,9 @@ def _trace_drafter(
 
 def _graph(signature: Signature, program: ExportedProgram, tables: Mapping[str, torch.Tensor], owner: Callable[[str], WeightRef]) -> Graph:
     named = program.graph_signature
-    return Graph(signature, program, {name: owner(name) for name in named.parameters}, {name: tables[name.rpartition(".")[2]] for name in named.buffers})
+    constants = {name: tables[last] for name in named.buffers if (last := name.rpartition(".")[2]) in tables}
+    weights = {name: owner(name) for name in (*named.parameters, *named.buffers) if name not in constants}
+    return Graph(signature, program, weights, constants)
 
 
 def _export(module: torch.nn.Module, signature: Signature, fake: FakeTensorMode) -> ExportedProgram:
