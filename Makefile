@@ -68,5 +68,5 @@ $(READY): pyproject.toml constraints.txt
 
 # TensorRT compiles engines without a GPU; only tests and GPU bundles need its 230 MB.
 $(TESTS_READY): $(READY)
-	$(PIP) install --constraint constraints.txt --editable '.[rtx]'
+	$(PIP) install --constraint constraints.txt --no-build-isolation --editable '.[rtx]'
 	touch $(TESTS_READY)

@@ -23,7 +23,7 @@ CYCLE = ("draft", "verify", "inject")
 
 def measure(target: str, drafter: str, precision: str, arch: tuple[str, ...], roles: set[str], context: int, live: int, work: Path) -> list[dict[str, Any]]:
     """One record for each engine."""
-    from dflash_compile.compile.backends.tensorrt import _Prepared  # the very code of a build, on some of its engines
+    from dflash_compile.compile.backends.tensorrt import Compilation
     from dflash_compile.compile.models import decide
     from dflash_compile.compile.options import BuildOptions
     from dflash_compile.compile.tensorrt.architectures import architectures_of
@@ -41,7 +41,7 @@ def measure(target: str, drafter: str, precision: str, arch: tuple[str, ...], ro
     traced = trace_all([role for role in roles_of(models) if role.name in roles and role.rows in (1, models.block)], heard)
     rows = []
     for engine in lower_all(traced, options, architectures_of(arch)):
-        prepared = _Prepared(models, (engine,), choose_flavour(None))
+        prepared = Compilation(models, (engine,), choose_flavour(None))
         with tempfile.TemporaryDirectory(dir=work) as folder:
             graphs = prepared.write(Path(folder), heard)[engine.owner]
         figures = {record.name: record.value for record in prepared.measured}

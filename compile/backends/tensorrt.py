@@ -31,7 +31,9 @@ __all__ = ["ARCHITECTURES", "PRECISIONS", "check_options", "prepare", "requires"
 
 
 @dataclass(frozen=True)
-class _Prepared:
+class Compilation:
+    """Lowered engines of one pair, to be bound, tried and compiled."""
+
     models: Models
     engines: tuple[Engine, ...]
     flavour: Flavour
@@ -80,7 +82,7 @@ class _Prepared:
         built = build_plan(request, lambda _phase, done, total: progress(step, done, total))
         self.measured.extend(_figures(engine, arch, built, self.flavour))
         record = graph_record(engine.signature, file, engine.rows)
-        plan = inspect_plan(directory / file, frozenset(out for _, out in engine.signature.caches))
+        plan = inspect_plan(directory / file, engine.cache_shape)
         return GraphRecord(**{**{name: getattr(record, name) for name in record.__struct_fields__}, "arch": arch, "plan": plan})
 
 
@@ -112,13 +114,13 @@ def requires(models: Models, options: BuildOptions) -> RequirementRecord:
     return RequirementRecord(backend="tensorrt", package=flavour.package, minimum=version, maximum=version, built_with=version, exact_width=models.block)
 
 
-def prepare(models: Models, options: BuildOptions, progress: Progress, owners: Collection[Owner] = OWNERS) -> _Prepared:
+def prepare(models: Models, options: BuildOptions, progress: Progress, owners: Collection[Owner] = OWNERS) -> Compilation:
     """Trace every role at its widths, lower it for each kind of architecture, and refuse what TensorRT would misread."""
     flavour = choose_flavour(options.flavour)
     engines = lower_all(trace_all(roles_of(models, owners), progress), options, architectures_of(options.arch))
     for engine in engines:
         check_lint(engine.lowered.model, engine.signature.role)
-    return _Prepared(models, engines, flavour)
+    return Compilation(models, engines, flavour)
 
 
 class _Counter:

@@ -40,11 +40,11 @@ Ports = Callable[[ir.Model], None]
 """gives a model the inputs and outputs of its role: one of `passes.trt_ports`"""
 
 
-def lower(semantic: SemanticModel, form: Form, signature: Signature, rows: int, ports: Ports = lambda _: None) -> Lowered:
-    """A graph traced `rows` wide, in TensorRT's operators behind `signature`. `semantic` is changed."""
+def lower(semantic: SemanticModel, form: Form, signature: Signature, ports: Ports = lambda _: None) -> Lowered:
+    """A graph traced at one width, in TensorRT's operators behind `signature`. `semantic` is changed."""
     model, precision = semantic.model, form.precision
     payloads = Payloads(semantic)
-    positions = StaticPositions(model, rows)
+    positions = StaticPositions(model)
     linear(model)
     trt_linears(model, payloads, precision)
     trt_embeddings(model, payloads, precision)

@@ -11,8 +11,10 @@ from .positions import Positions
 class StaticPositions(Positions):
     """Rows, and with them everything but the position itself, are known when the graph is made."""
 
-    def __init__(self, model: ir.Model, count: int) -> None:
+    def __init__(self, model: ir.Model) -> None:
         super().__init__(model)
+        count = None if self.rows_of.shape is None else self.rows_of.shape[1]
+        assert isinstance(count, int), "traced with a row count"
         self.count = count
 
     def rows(self) -> ir.Value:

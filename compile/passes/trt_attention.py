@@ -13,7 +13,7 @@ from dflash_compile.export.ops import NO_WINDOW
 
 from .edit import Editor, Value, nodes, supersede
 from .static_positions import StaticPositions
-from .trt_functions import ATTENTION, DOMAIN, LOWER_RIGHT, NO_MASK, UPDATE
+from .trt_functions import ATTENTION, DOMAIN, LOWER_RIGHT, MASKED, NO_MASK, UPDATE
 
 
 def trt_attention(model: ir.Model, positions: StaticPositions, compute: ir.DataType, folds: bool) -> bool:
@@ -72,7 +72,16 @@ def _masked(edit: Editor, query: ir.Value, keys: ir.Value, values: ir.Value, pos
     groups = heads // kv_heads if folds else 1
     mask = positions.folded(length, window, causal, groups)
     if groups == 1:
-        return edit.one("Attention", [query, keys, values, mask], {"scale": 1.0})
+        return _attended(edit, query, keys, values, mask)
     folded = edit.one("Reshape", [query, edit.constant(np.array([1, kv_heads, groups * rows, width], np.int64))])
-    attended = edit.one("Attention", [folded, keys, values, mask], {"scale": 1.0})
+    attended = _attended(edit, folded, keys, values, mask)
     return edit.one("Reshape", [attended, edit.constant(np.array([1, heads, rows, width], np.int64))])
+
+
+def _attended(edit: Editor, query: ir.Value, keys: ir.Value, values: ir.Value, mask: ir.Value) -> ir.Value:
+    # Not ONNX's Attention, before which TensorRT copies the K cache once more.
+    out = edit.one(ATTENTION, [query, keys, values, mask], {"TRT_decomposable": int(keys.dtype == ir.DataType.FLOAT)}, domain=DOMAIN)
+    node = out.producer()
+    assert node is not None
+    node.overload = MASKED
+    return out

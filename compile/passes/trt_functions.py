@@ -9,6 +9,8 @@ import onnx.parser
 import onnx_ir as ir
 
 DOMAIN, UPDATE, ATTENTION = "trt", "TRT_KVCacheUpdate", "TRT_Attention"
+MASKED = "masked"
+"""overload of `ATTENTION` with a mask: TensorRT tells the two apart by their inputs, ONNX Runtime by this"""
 LOWER_RIGHT, NO_MASK = "lower_right", "none"
 
 _UPDATE = """
@@ -52,11 +54,21 @@ TRT_Attention <causal_kind, TRT_decomposable> (q, k, v, no_mask, no_query_length
 }
 """
 
+_MASKED = """
+<domain: "trt", opset_import: ["" : 24]>
+TRT_Attention <TRT_decomposable> (q, k, v, mask) => (out)
+{
+    out = Attention <scale: float = 1.0> (q, k, v, mask)
+}
+"""
+
 
 def add_functions(model: ir.Model) -> None:
     """Give `model` the functions that its nodes call."""
-    called = {node.op_type for node in model.graph if node.domain == DOMAIN}
-    for name, text in ((UPDATE, _UPDATE), (ATTENTION, _ATTENTION)):
-        if name in called:
-            function = ir.serde.deserialize_function(onnx.parser.parse_function(text))
+    called = {(node.op_type, node.overload) for node in model.graph if node.domain == DOMAIN}
+    for key, text in (((UPDATE, ""), _UPDATE), ((ATTENTION, ""), _ATTENTION), ((ATTENTION, MASKED), _MASKED)):
+        if key in called:
+            proto = onnx.parser.parse_function(text)
+            proto.overload = key[1]
+            function = ir.serde.deserialize_function(proto)
             model.functions[function.identifier()] = function

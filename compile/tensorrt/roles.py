@@ -51,6 +51,12 @@ class Engine:
         return self.lowered.signature
 
     @property
+    def cache_shape(self) -> tuple[int, ...]:
+        """Of K and of V of every layer."""
+        (port,) = {port.shape: port for port in self.signature.inputs if port.name in dict(self.signature.caches)}.values()
+        return tuple(size for size in port.shape if isinstance(size, int))
+
+    @property
     def title(self) -> str:
         """For people."""
         return f"{self.signature.role}[{self.rows}]"
@@ -102,14 +108,14 @@ def lower_all(traced: Collection[Traced], options: BuildOptions, architectures: 
         for folds in (False, True):
             names = tuple(architecture.name for architecture in architectures if architecture.folds == folds)
             if names:
-                lowered = lower(semantic.copy(), Form(precision, folds), role.signature(precision), role.rows, role.ports)
+                lowered = lower(semantic.copy(), Form(precision, folds), role.signature(precision), role.ports)
                 engines.append(Engine(role.owner, role.rows, lowered, folds, names, runs_on_cpu=precision.compute != BF16))
     return tuple(engines)
 
 
 def attention_count(model: ir.Model) -> int:
     """Layers that attend."""
-    return sum(node.op_type in (ATTENTION, "Attention") for node in model.graph)
+    return sum(node.op_type == ATTENTION for node in model.graph)
 
 
 def roles_of(models: Models, owners: Collection[Owner] = OWNERS) -> list[Role]:

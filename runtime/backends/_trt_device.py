@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections import deque
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -107,13 +108,12 @@ class CudaDevice:
     def pinned(self, count: int) -> NDArray[np.int32]:
         buffer = self._pinned_memory.allocate(count * _INT)
         self._kept.append(buffer)
-        array: NDArray[np.int32] = np.from_dlpack(buffer).view(np.int32)
-        return array
+        return _integers(buffer, count)
 
     def write(self, address: int, values: Sequence[int]) -> None:
         # The staging memory must not change before the copy has run: each write has its own.
         staged = self._pinned_memory.allocate(len(values) * _INT)
-        np.from_dlpack(staged).view(np.int32)[:] = values
+        _integers(staged, len(values))[:] = values
         self._view(address, len(values)).copy_from(staged, stream=self._target)
         self._kept_until_done(staged)
 
@@ -164,6 +164,11 @@ class CudaDevice:
     def _kept_until_done(self, staged: Any) -> None:
         # Pinned memory is freed at once when it is let go: hold the last few, of copies that may not have run yet.
         self._staged.append(staged)
+
+
+def _integers(buffer: Any, count: int) -> NDArray[np.int32]:
+    """Host memory of a buffer as an array to be written, which DLPack does not promise."""
+    return np.ctypeslib.as_array((ctypes.c_int32 * count).from_address(int(buffer.handle)))
 
 
 def _import_core() -> Any:

@@ -43,8 +43,7 @@ class Library:
         self.device, self._file = device, jit_cache
         self._logger = self.trt.Logger(self.trt.Logger.ERROR)
         self._runtime = self.trt.Runtime(self._logger)
-        self._caches: list[Any] = []
-        self._blob = jit_cache.read_bytes() if jit_cache is not None and jit_cache.is_file() else b""
+        self._cache: Any = None
 
     def engine(self, file: Path) -> Any:
         """The deserialised plan. Raises `IncompatibleError` where this library or GPU cannot run it."""
@@ -64,21 +63,21 @@ class Library:
         config.set_execution_context_allocation_strategy(self.trt.ExecutionContextAllocationStrategy.USER_MANAGED)
         if whole_graph:
             config.cuda_graph_strategy = self.trt.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
-        cache = config.create_runtime_cache()
-        if self._blob and not cache.deserialize(self._blob):
-            self._blob = b""
-        config.set_runtime_cache(cache)
-        self._caches.append(cache)
+        if self._cache is None:
+            self._cache = config.create_runtime_cache()
+            if self._file is not None and self._file.is_file():
+                self._cache.deserialize(self._file.read_bytes())  # one it cannot read is one it does without
+        config.set_runtime_cache(self._cache)
         return engine.create_execution_context(config)
 
     def save_jit_cache(self) -> None:
         """Keep what was compiled for this device, so that the next start need not. Not being able to is no fault."""
-        if self._file is None or not self._caches:
+        if self._file is None or self._cache is None:
             return
         temporary = self._file.with_suffix(".new")
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(bytes(self._caches[-1].serialize()))
+            temporary.write_bytes(bytes(self._cache.serialize()))
             temporary.replace(self._file)
         except OSError:
             temporary.unlink(missing_ok=True)
@@ -89,6 +88,7 @@ class Plan:
 
     def __init__(self, library: Library, file: Path, record: GraphRecord, whole_graph: bool = False) -> None:
         self._device, engine = library.device, library.engine(file)
+        self._library = library  # its runtime must outlive the engine
         self._engine, self._context = engine, library.context(engine, whole_graph)
         self.ports = {port.name: port for port in (*record.inputs, *record.outputs)}
         found = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}

@@ -13,6 +13,7 @@ import onnx.parser
 import pytest
 
 from dflash_compile.compile.tensorrt.architectures import ARCHITECTURES
+from dflash_compile.compile.tensorrt.commit_kernel import write_commit_kernel
 from dflash_compile.compile.tensorrt.plan import inspect_plan
 from dflash_compile.compile.tensorrt.plans import Request, build_plan
 from dflash_compile.runtime.bundle.files import sha256
@@ -40,7 +41,7 @@ def request_for(tmp_path: Path) -> Callable[..., Request]:
 
 
 def inspected(request: Request) -> PlanRecord:
-    return inspect_plan(Path(request.plan), frozenset(out for _, out in CACHES))
+    return inspect_plan(Path(request.plan), (1, 2, 256, 64))
 
 
 def test_a_plan_has_fused_attention_and_copies_no_cache(request_for: Callable[..., Request]) -> None:
@@ -128,7 +129,16 @@ def test_cancelling_ends_the_worker_and_leaves_nothing(request_for: Callable[...
 def test_an_unknown_format_tells_its_size_and_no_more(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "engine.plan"
     file.write_bytes(content or b"\0")
-    assert inspect_plan(file, frozenset()) == PlanRecord(bytes=max(len(content), 1))
+    assert inspect_plan(file, (1, 2, 256, 64)) == PlanRecord(bytes=max(len(content), 1))
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_the_commit_kernel_is_compiled_for_every_architecture(arch: str, tmp_path: Path) -> None:
+    files = [tmp_path / "one.cubin", tmp_path / "two.cubin"]
+    for file in files:
+        write_commit_kernel(arch, file)
+    assert files[0].read_bytes().startswith(b"\x7fELF")
+    assert files[0].read_bytes() == files[1].read_bytes(), "equal inputs give equal bytes"
 
 
 def test_architectures_are_named_as_the_library_names_them() -> None:

@@ -14,7 +14,7 @@ from forms import Cached, torch_drafter, torch_target
 
 from dflash_compile.compile.build import BuildOptions, build
 from dflash_compile.compile.models import Models, decide
-from dflash_compile.compile.tensorrt.roles import Traced, cache_rows, roles_of, trace_all
+from dflash_compile.compile.tensorrt.roles import CHUNK, Traced, cache_rows, roles_of, trace_all
 from dflash_compile.export.opening import open_drafter, open_target
 from dflash_compile.export.signature import draft_signature, inject_signature, target_signature
 from dflash_compile.runtime import load
@@ -125,8 +125,54 @@ def test_one_row_at_a_time_gives_what_a_block_gives(wide: Emitted) -> None:
 
 def test_a_whole_answer_equals_the_cpu_bundle_s(wide: Emitted, pair: Models, tmp_path: Path) -> None:
     bundle = build(pair.target, pair.drafter, tmp_path / "bundle", BuildOptions(precision="fp32", context=CONTEXT))
-    count = CONTEXT - len(PROMPT) - BLOCK
     with load(bundle) as session:
-        expected = list(session.tokens(PROMPT, max_new_tokens=count, block=BLOCK))
-    assert wide.generate(PROMPT, count)[: len(expected)] == expected
-    assert len(expected) > 10
+        for prompt in (PROMPT, list(range(20, 20 + CHUNK + 6)), [40]):  # one chunk, two, one row
+            count = CONTEXT - len(prompt) - BLOCK
+            expected = list(session.tokens(prompt, max_new_tokens=count, block=BLOCK))
+            assert wide.generate(prompt, count)[: len(expected)] == expected
+            assert len(expected) > 3
+
+
+def test_a_target_with_windows_and_capped_logits(tmp_path: Path) -> None:
+    layers = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 6, "query_pre_attn_scalar": 24, "final_logit_softcapping": 3.0}
+    target = open_target(tiny.write_target(tmp_path / "target", "gemma3_text", num_hidden_layers=2, **layers))
+    plain = tiny.write_target(tmp_path / "plain", num_hidden_layers=2)  # a drafter's shape is read from a target that z-lab's layout knows
+    drafter = open_drafter(tiny.write_drafter(tmp_path / "drafter", plain, layers=1, block=BLOCK, taps=(0,)))
+    models = Models(target, drafter, decide(open_target(plain), drafter, BuildOptions(context=CONTEXT)).pairing, BLOCK)
+    role = [role for role in roles_of(models, ("target",)) if role.name == "verify"]
+    emitted = Emitted(models, lowered(trace_all(role, lambda *_: None), "fp16", "sm89"), tmp_path)
+    rows, spec = cache_rows(CONTEXT), target.spec
+    signature = target_signature(spec.layers, spec.kv_heads, spec.head_dim, rows, spec.vocab, spec.hidden)
+    with torch_target(target, signature, (0,), rows) as call:
+        reference = Cached(signature, call)
+        for start in range(0, 16, BLOCK):  # past the window
+            block = list(range(30 + start, 30 + start + BLOCK))
+            emitted.position = start
+            out = emitted.verify(block)
+            logits, taps = reference.verify(block, start)
+            close(out["taps"][0], taps)
+            best = np.sort(logits, -1)[:, -1] - logits[np.arange(BLOCK), out["tokens"][0]]
+            assert (best <= TOLERANCE * np.abs(logits).max()).all()
+
+
+def test_a_draft_whose_anchor_proposes_over_a_reduced_vocabulary(pair: Models, tmp_path: Path) -> None:
+    ids = list(range(7, 207, 2))
+    drafter = open_drafter(tiny.write_speculators(tmp_path / "drafter", pair.target.path, ids, sample_from_anchor=True, block=BLOCK - 1))
+    models = decide(pair.target, drafter, BuildOptions(context=CONTEXT))
+    assert models.block == BLOCK
+    roles = [role for role in roles_of(models, ("drafter",)) if (role.name, role.rows) in (("draft", BLOCK), ("inject", BLOCK))]
+    emitted = Emitted(models, lowered(trace_all(roles, lambda *_: None), "fp16", "sm86"), tmp_path)
+    with ExitStack() as stack:
+        spec, rows, width = drafter.spec, cache_rows(CONTEXT), len(drafter.spec.taps) * pair.target.spec.hidden
+        cached = (spec.layers, spec.kv_heads, spec.head_dim, rows)
+        signatures = {"inject": inject_signature(*cached, width), "draft": draft_signature(*cached, len(ids))}
+        calls = stack.enter_context(torch_drafter(drafter, pair.target, signatures, rows))
+        reference = Cached(signatures["inject"], calls["inject"], calls["draft"])
+        taps = np.random.default_rng(0).standard_normal((BLOCK, width)).astype(np.float32)
+        emitted.run("drafter", "inject", BLOCK, taps=taps[None], position=np.array([0], np.int32))
+        reference.inject(taps, 0)
+        block = emitted.run("drafter", "draft", BLOCK, anchor=np.array([33], np.int32), position=np.array([BLOCK], np.int32))["block"][0]
+        logits = reference.draft([33, *[spec.mask_id] * (BLOCK - 1)], BLOCK)
+    assert block[0] == 33
+    chosen = logits[np.arange(BLOCK - 1), [ids.index(token) for token in block[1:]]]
+    assert (np.sort(logits, -1)[:, -1] - chosen <= TOLERANCE * np.abs(logits).max()).all()
