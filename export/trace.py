@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from unittest.mock import patch
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -45,7 +46,8 @@ def trace_target(checkpoint: TargetCheckpoint, taps: Sequence[int], context: int
     widths: tuple[Size, Size] = ("rows", "picked") if rows is None else (rows, picked or rows)
     signature = target_signature(spec.layers, spec.kv_heads, spec.head_dim, context, spec.vocab, len(taps) * spec.hidden, *widths)
     fake = FakeTensorMode()
-    with fake:
+    # Fake tensors cannot be swapped for others, which `to` does, and everything is float32 already.
+    with fake, patch.object(torch.nn.Module, "to", lambda module, *_, **__: module):
         model = family.build(copy.deepcopy(checkpoint.config), torch.float32).eval()
     tables = rotary_tables(type(model.get_decoder().rotary_emb), checkpoint.config, context)
     with hooked(model, family, taps) as hooks, torch.no_grad():

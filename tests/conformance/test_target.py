@@ -37,7 +37,7 @@ TARGETS = {
     "gemma3-multimodal": ("gemma3", {"layer_types": MIXED, "sliding_window": 6, "rope_parameters": GEMMA_ROPE, "query_pre_attn_scalar": 16}),
     "qwen3-moe": ("qwen3_moe", {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True, "mlp_only_layers": [1]}),
     "gpt-oss": ("gpt_oss", {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 32, "sliding_window": 6, "rope_parameters": YARN}),
-    "muse-spark": ("muse_spark", {"sliding_window": 6, "num_hidden_layers": 3, "mlp_layer_types": ["sparse", "dense", "sparse"]} | SPARK),
+    "muse-spark": ("muse_spark", {"sliding_window": 6, "mlp_layer_types": ["sparse", "dense", "sparse", "sparse"]} | SPARK),
     "muse-glimmer": ("muse_glimmer", {"sliding_window": 6, "num_hidden_layers": 5}),
     "qwen3-sliding": ("qwen3", {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 2, "tie_word_embeddings": False}),
 }
