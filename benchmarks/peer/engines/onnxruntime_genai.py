@@ -16,7 +16,7 @@ from peer.conversion import made_once, transformers_folder
 class OnnxRuntimeGenai:
     """Variants are precisions of its builder."""
 
-    VARIANTS: ClassVar = ("int4",)
+    VARIANTS: ClassVar = ("int4", "int8")
     INSTALL: ClassVar = "pip install onnxruntime-genai onnxruntime onnx onnx-ir torch transformers gguf"
 
     def __init__(self, setup: Setup) -> None:
