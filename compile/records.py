@@ -60,11 +60,12 @@ def manifest_of(
     }
     # They mean nothing to back-ends whose engines run on any machine.
     config |= {name: value for name, value in (("arch", ",".join(options.arch)), ("flavour", options.flavour)) if value}
+    target, drafter, vocab = models.target.spec, models.drafter.spec, models.target.spec.vocab
     return Manifest(
         created_by=tool(),
         context=models.context,
-        target=_model(models.target.spec, models.target.spec.family, options.precision_for("target"), graphs["target"], models.target.files),
-        drafter=_model(models.drafter.spec, models.drafter.spec.dialect, options.precision_for("drafter"), graphs["drafter"], models.drafter.files),
+        target=_model(target, vocab, target.family, options.precision_for("target"), graphs["target"], models.target.files),
+        drafter=_model(drafter, vocab, drafter.dialect, options.precision_for("drafter"), graphs["drafter"], models.drafter.files),
         pairing=PairingRecord(
             taps=list(models.drafter.spec.taps),
             block=models.block,
@@ -81,7 +82,7 @@ def manifest_of(
     )
 
 
-def _model(spec: TargetSpec | DrafterSpec, family: str, precision: str, graphs: list[GraphRecord], files: Mapping[str, str]) -> ModelRecord:
+def _model(spec: TargetSpec | DrafterSpec, vocab: int, family: str, precision: str, graphs: list[GraphRecord], files: Mapping[str, str]) -> ModelRecord:
     return ModelRecord(
         name=spec.name,
         family=family,
@@ -89,7 +90,7 @@ def _model(spec: TargetSpec | DrafterSpec, family: str, precision: str, graphs: 
         hidden=spec.hidden,
         kv_heads=spec.kv_heads,
         head_dim=spec.head_dim,
-        vocab=spec.vocab,
+        vocab=vocab,
         precision=precision,
         graphs=graphs,
         sources=dict(sorted(files.items())),

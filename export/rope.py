@@ -31,7 +31,7 @@ def rotary_tables(rotary: type[Any], config: Any, context: int) -> dict[str, tor
     with _checked_scaling():
         module = rotary(config)
     kinds: dict[str, str] = module.rope_type if isinstance(module.rope_type, dict) else {"": module.rope_type}
-    tables = {}
+    tables: dict[str, torch.Tensor] = {}
     for kind, scaling in kinds.items():
         _check_length(scaling, module, context)
         where, suffix = ((kind,), f"_{kind}") if kind else ((), "")

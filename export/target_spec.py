@@ -96,6 +96,8 @@ def target_spec(family: str, config: PreTrainedConfig, name: str, dtype: str, te
         dtype=dtype,
         rms_eps=config.rms_norm_eps,
         rope_theta=float(theta),
+        experts=getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None) or 0,
+        experts_used=getattr(config, "num_experts_per_tok", None) or 0,
         bos_id=bos_id,
         pad_id=pad_id,
         eos_ids=eos_ids,

@@ -25,7 +25,7 @@ def load_model(checkpoint: TargetCheckpoint, dtype: torch.dtype = torch.float32,
     with torch.device("meta"):
         model = family.build(config, dtype)
     stored = checkpoint.tensors.shapes()
-    weights = {name: checkpoint.read(name).to(device, dtype) for name, _ in model.named_parameters() if name in stored}
+    weights = {name: checkpoint.read(name).to(device, dtype) for name in model.state_dict() if name in stored}
     model.load_state_dict(weights, assign=True, strict=False)
     model.tie_weights()
     _restore_buffers(model, family.constants(config), device)

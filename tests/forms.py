@@ -19,6 +19,7 @@ from dflash_compile.compile.lowerings import portable
 from dflash_compile.compile.precision import precision_of
 from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint, TensorSource
 from dflash_compile.export.dflash_v1 import DflashV1
+from dflash_compile.export.dflash_v2 import draft_module as module_of
 from dflash_compile.export.draft_graphs import DraftGraph, InjectGraph, semantic_norms
 from dflash_compile.export.families import family_of
 from dflash_compile.export.graph import Graph
@@ -98,8 +99,8 @@ def torch_target(checkpoint: TargetCheckpoint, signature: Signature, taps: tuple
 
 def draft_module(checkpoint: DrafterCheckpoint, width: int) -> DflashV1:
     """The drafter with its weights; `width` is that of the concatenated taps."""
-    model = DflashV1(checkpoint.spec, width).eval()
-    model.load_state_dict({name: checkpoint.read(name).float() for name in checkpoint.tensors.shapes() if name != HEAD})
+    model = module_of(checkpoint.spec, width, checkpoint.spec.vocab or 0).eval()
+    model.load_state_dict({name: checkpoint.read(name).float() for name in checkpoint.tensors.shapes() if name not in (HEAD, EMBEDDING)})
     return model
 
 
@@ -117,7 +118,7 @@ def torch_drafter(drafter: DrafterCheckpoint, target: TargetCheckpoint, signatur
     model = draft_module(drafter, len(drafter.spec.taps) * target.spec.hidden)
     tables = RotaryTables(*drafter_tables(drafter.spec, context))
     draft = DraftGraph(model, tables, target.spec.vocab)
-    draft.embedding.data = target.read(EMBEDDING).float()
+    draft.embedding.data = (drafter if drafter.spec.own_embedding else target).read(EMBEDDING).float()
     draft.head.data = draft_head(drafter, target)
     with ExitStack() as stack:
         stack.enter_context(semantic_norms())

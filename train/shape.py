@@ -9,6 +9,8 @@ from dflash_compile.runtime.errors import UsageError
 
 from .options import TrainOptions, default_taps
 
+TRAINABLE = ("llama", "qwen3")
+
 
 def drafter_spec(target: TargetSpec, options: TrainOptions, mask_id: int, bias: bool = False, draft_vocab: int | None = None) -> DrafterSpec:
     """The drafter to train for `target`: its own shapes, so that its last layers can start it.
@@ -61,7 +63,14 @@ def choose_mask_id(tokenizer_json: bytes, target: TargetSpec, wanted: int | None
 
 
 def check_shape(target: TargetSpec, options: TrainOptions) -> None:
-    """Raise `UsageError` for layers and taps that `target` does not have."""
+    """Raise `UsageError` for a target that no drafter is trained for, and for layers and taps that `target` does not have."""
+    if target.family not in TRAINABLE:
+        raise UsageError(
+            f"a drafter for a {target.family} target cannot be trained",
+            where=target.name,
+            why="its layers are none that a draft layer could start as, or its embeddings and logits are scaled in ways that training does not know",
+            fix=f"train for a target of {', '.join(TRAINABLE)}; published drafters of other families can be built",
+        )
     if target.layers < 2:
         raise UsageError(f"{target.name} has a single layer", why="a drafter reads layers before the last", fix="use a deeper target")
     if options.layers > target.layers:

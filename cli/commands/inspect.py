@@ -44,9 +44,15 @@ def _checkpoint(reference: str, hashes: bool) -> Report:
     kind = "drafter" if any(layout.recognise(path) for layout in layouts) else "target"
     checkpoint = open_drafter(path) if kind == "drafter" else open_target(path)
     spec = asdict(checkpoint.spec)
-    shown = {name: value for name, value in spec.items() if name != "evidence"}
+    evidence = spec.get("evidence", {})
+    shown = {name: _found(value, evidence.get(name)) for name, value in spec.items() if name != "evidence"}
     document = {"kind": kind, "path": str(checkpoint.path), "spec": spec, "files": dict(checkpoint.files) if hashes else {}}
     return Report(document, list(_table({"kind": kind, "path": str(checkpoint.path), **shown})))
+
+
+def _found(value: Any, where: str | None) -> Any:
+    """A field's value with the key or rule it was read from, where that is known."""
+    return value if where is None else f"{_words(value)}  [{where}]"
 
 
 def _bundle_rows(manifest: Manifest) -> dict[str, Any]:

@@ -28,6 +28,8 @@ class Norm:
     eps: str = "variance_epsilon"
     """the attribute that holds it"""
     offset: float = 0.0
+    before: bool = False
+    """it multiplies before it norms, which is not the same"""
 
 
 def _causal_lm(config: Any, dtype: torch.dtype) -> Any:
@@ -53,14 +55,20 @@ class Family:
     """the decoder with its head, of its configuration and in a dtype; parameters are named as those of any causal language model"""
     stored: Mapping[str, str | None] = field(default_factory=dict)
     """prefixes of tensor names in the checkpoint and what they become in the decoder; None: no part of it"""
+    omitted: tuple[str, ...] = ()
+    """keys that published configurations leave out: there the defaults of the configuration's class are the family's own values"""
+    experts_apart: bool = False
+    """the checkpoint holds every expert's matrices as tensors of their own"""
     constants: Callable[[Any], Mapping[str, torch.Tensor]] = _nothing
     """values of buffers, beside rotary tables, that the decoder of a configuration computes when it is made, by the last part of their name"""
 
 
 def text_decoder(config: Any) -> Any:
-    """The text decoder's configuration in a multimodal one; whether its head is its embedding is said at the top, as transformers reads it."""
+    """The text decoder's configuration in a multimodal one; what transformers reads at the top is said there."""
     text = copy.deepcopy(config.text_config)
     text.tie_word_embeddings = bool(getattr(config, "tie_word_embeddings", False))
+    if getattr(config, "eos_token_id", None) is not None:
+        text.eos_token_id = config.eos_token_id
     return text
 
 

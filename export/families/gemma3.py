@@ -9,6 +9,7 @@ from . import gemma3_text, text_decoder
 FAMILY = replace(
     gemma3_text.FAMILY,
     decoder=text_decoder,
+    omitted=("vocab_size", "num_attention_heads", "max_position_embeddings", "rms_norm_eps", "rope_theta"),
     stored={
         "model.language_model.": "model.",
         "model.vision_tower.": None,

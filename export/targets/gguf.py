@@ -9,7 +9,7 @@ from ..families import family_of
 from ..files import FileHashes
 from ..gguf_format.config import read_config
 from ..gguf_format.reading import GgufFile
-from ..gguf_format.tensors import GgufSource
+from ..gguf_format.tensors import GgufSource, places_of
 from ..gguf_format.text import read_text
 from ..skeleton import check_shapes, parameter_shapes
 from ..target_spec import check_sizes, require_family, target_spec
@@ -38,7 +38,8 @@ def open_checkpoint(path: Path) -> TargetCheckpoint:
     require_family(config.model_type, str(file.path))
     check_sizes(config, len(file.tensors), str(file.path))
     wanted = parameter_shapes(family_of(config.model_type), config, str(file.path))
-    tensors = GgufSource(file, architecture, config, wanted)
+    places = places_of(architecture, config.num_hidden_layers, wanted)
+    tensors = GgufSource(file, places, config.head_dim if architecture.INTERLEAVED_ROPE else None)
     check_shapes(wanted, tensors.shapes(), str(file.path))
     text, pad = read_text(file)
     spec = target_spec(config.model_type, config, file.path.stem, file.weight_type, text, pad, str(file.path))
