@@ -34,15 +34,15 @@ _EXAMPLE_ROWS = 4
 _EXACT = ("fc.weight", "hidden_norm.weight")
 
 
-def trace_target(checkpoint: TargetCheckpoint, taps: Sequence[int], context: int, rows: int | None = None) -> Graph:
+def trace_target(checkpoint: TargetCheckpoint, taps: Sequence[int], context: int, rows: int | None = None, picked: int | None = None) -> Graph:
     """The target in verification mode, over a cache of `context` rows.
 
-    `rows` is the static width, also of `pick`, or None for a free one. Raises `IncompatibleError` for a family that has
+    `rows` is the static width, also of `pick` unless `picked` gives another one, or None for a free one. Raises `IncompatibleError` for a family that has
     no file in `families/`.
     """
     spec = checkpoint.spec
     family = family_of(spec.family)
-    widths: tuple[Size, Size] = ("rows", "picked") if rows is None else (rows, rows)
+    widths: tuple[Size, Size] = ("rows", "picked") if rows is None else (rows, picked or rows)
     signature = target_signature(spec.layers, spec.kv_heads, spec.head_dim, context, spec.vocab, len(taps) * spec.hidden, *widths)
     fake = FakeTensorMode()
     with fake:
