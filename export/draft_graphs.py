@@ -41,10 +41,14 @@ class DraftGraph(nn.Module):
         self.head = nn.Parameter(torch.empty(drafter.spec.draft_vocab or vocab, width), requires_grad=False)
 
     def forward(self, block: torch.Tensor, position: torch.Tensor, *caches: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """block int32 [1, B] (anchor, then masks): logits [1, B - 1, head rows] of the rows after the anchor, updated caches."""
+        """block int32 [1, B] (anchor, then masks): logits [1, B - 1, head rows] of its proposals, updated caches.
+
+        Those are of the rows after the anchor; where the anchor's row proposes as well, the last mask is not run.
+        """
         attend = CachedAttend(self.drafter.spec, self.rotary.cos, self.rotary.sin, position, list(caches))
-        hidden = self.drafter(F.embedding(block, self.embedding), attend)
-        return F.linear(hidden[:, 1:], self.head), *attend.caches
+        rows = block[:, :-1] if self.drafter.spec.sample_from_anchor else block
+        hidden = self.drafter(F.embedding(rows, self.embedding), attend)
+        return F.linear(hidden if self.drafter.spec.sample_from_anchor else hidden[:, 1:], self.head), *attend.caches
 
 
 @contextmanager

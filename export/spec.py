@@ -52,7 +52,7 @@ class DrafterSpec:
     vocab: int
     max_positions: int
     block: int
-    """rows of a block: the anchor and `block - 1` masks"""
+    """rows of a block to verify: the anchor and `block - 1` proposals"""
     mask_id: int
     taps: tuple[int, ...]
     """0-based target layers whose output is concatenated, in this order"""
@@ -67,6 +67,8 @@ class DrafterSpec:
     """per draft layer: sliding window in tokens, or None for full attention"""
     causal: tuple[bool, ...] = ()
     """per draft layer: rows of a block see only rows before them"""
+    sample_from_anchor: bool = False
+    """the anchor's row proposes the first token: a draft is then one row shorter than the block that is verified, its last mask left out"""
     draft_vocab: int | None = None
     """rows of a draft head over some of the target's tokens; None for the target's whole head"""
     evidence: Mapping[str, str] = field(default_factory=dict)

@@ -206,6 +206,7 @@ def write_speculators(
     ids: Sequence[int],
     *,
     own_head: bool = True,
+    sample_from_anchor: bool = False,
     block: int = 8,
     taps: tuple[int, ...] = (0, 1),
     seed: int = 0,
@@ -213,11 +214,15 @@ def write_speculators(
 ) -> Path:
     """A random drafter in the speculators layout that proposes the target's tokens `ids`; `range(VOCAB)` needs no maps.
 
-    With `own_head` its head is random, else it is the target's rows and left out.
+    `block` counts the rows of a draft: with `sample_from_anchor` all of them propose. With `own_head` its head is random, else it is the target's rows
+    and left out.
     """
     plain = drafter_config(target_dir, layers=2, block=block, taps=taps, mask_id=MASK, **overrides)
     vocab, tensors = plain["vocab_size"], drafter_tensors(plain, seed)
     config = speculators_config(plain, len(ids))
+    if sample_from_anchor:
+        config["sample_from_anchor"] = True
+        config["speculators_config"]["proposal_methods"][0]["speculative_tokens"] = block
     if len(ids) != vocab:
         members = torch.zeros(vocab, dtype=torch.bool)
         members[list(ids)] = True

@@ -28,13 +28,14 @@ def card(
     `vocabulary`: the tokens it can propose, where those are not all; `start`: the drafter its training began from, if any;
     `engine`: the compiled target whose answers and taps it learned from, if any.
     """
-    layout = "z-lab v1" if vocabulary is None else "speculators"
+    layout = {"zlab_v1": "z-lab v1"}.get(spec.dialect, spec.dialect)
     options, clock = trainer.options, trainer.clock
     kept = sum(entry.length - entry.prompt for _, entry in trainer.corpus.train if entry.tag != TAG)
     plain = sum(entry.length for _, entry in trainer.corpus.train if entry.tag == TAG)
     positions = ", ".join(f"{share:.2f}" for share in acceptance.by_position)
     sources = "\n".join(f"- `{name}`: sha256 `{digest}`" for name, digest in sorted(checkpoint.files.items()))
     settings = "\n".join(f"- {name}: {value}" for name, value in asdict(options).items() if value is not None)
+    proposes = "the anchor's row" if spec.sample_from_anchor else "a mask"
     first = "the target's last layers" if start is None else f"the drafter {start}"
     source = "the transformers model" if engine is None else f"the compiled target {engine}"
     return f"""# {spec.name}
@@ -44,7 +45,7 @@ A DFlash drafter ({layout} layout) for exactly one target, **{checkpoint.spec.na
 | | |
 |---|---|
 | draft layers | {spec.layers}, {spec.hidden} wide, {spec.heads}/{spec.kv_heads} heads x {spec.head_dim} |
-| block | {spec.block} rows (the anchor and {spec.block - 1} proposals) |
+| block | {spec.block} rows (the anchor and {spec.block - 1} proposals); the first is of {proposes} |
 | taps (output of 0-based layer) | {list(spec.taps)} of {spec.target_layers} |
 | mask token id | {spec.mask_id} |
 | can propose | {_proposed(trainer, vocabulary)} |

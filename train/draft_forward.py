@@ -97,15 +97,16 @@ class BlockAttend:
 
 
 def draft_hidden(model: DflashV1, batch: BlockBatch, embedding: torch.Tensor, block: int, dtype: torch.dtype) -> torch.Tensor:
-    """Final hidden states of rows 1.. of every block, [N, A, block - 1, H].
+    """Final hidden states of the rows that propose, [N, A, block - 1, H]: rows 1.. of every block, or all but its last, which then is not run.
 
     `embedding` [V, H] is the target's. `dtype` is float32, or bfloat16 under autocast: its range holds the features' spikes,
     float16's does not.
     """
     context = model.context_feature(batch.features.to(dtype))
     n, anchors = batch.anchors.shape
-    ids = torch.full((n, anchors, block), model.spec.mask_id, device=batch.anchors.device)
+    rows = block - model.spec.sample_from_anchor
+    ids = torch.full((n, anchors, rows), model.spec.mask_id, device=batch.anchors.device)
     ids[:, :, 0] = batch.anchor_tokens
-    attend = BlockAttend(model, context, batch.anchors, block, dtype)
+    attend = BlockAttend(model, context, batch.anchors, rows, dtype)
     hidden: torch.Tensor = model(embedding[ids.flatten(1)].float(), attend)
-    return hidden.view(n, anchors, block, -1)[:, :, 1:]
+    return hidden.view(n, anchors, rows, -1)[:, :, rows - block + 1 :]

@@ -39,7 +39,14 @@ COMPARED = (
 
 def options_of(spec: DrafterSpec) -> dict[str, Any]:
     """The fields of `TrainOptions` that a drafter answers by itself, as its training would have been asked for them."""
-    return {"layers": spec.layers, "block": spec.block, "taps": spec.taps, "mask_id": spec.mask_id, "draft_vocabulary": spec.draft_vocab}
+    return {
+        "layers": spec.layers,
+        "block": spec.block,
+        "taps": spec.taps,
+        "mask_id": spec.mask_id,
+        "sample_from_anchor": spec.sample_from_anchor,
+        "draft_vocabulary": spec.draft_vocab,
+    }
 
 
 def check_start(target: TargetCheckpoint, wanted: DrafterSpec, start: DrafterCheckpoint) -> None:

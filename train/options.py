@@ -54,6 +54,8 @@ class TrainOptions:
     """most frequent response tokens the loss is normalised over; the last `full_share` of the run uses the whole vocabulary"""
     draft_vocabulary: int | None = None
     """tokens the drafter can propose: the most frequent response tokens, and those that end an answer; None for all"""
+    sample_from_anchor: bool = False
+    """the anchor's row proposes the first token, so that a block of B rows is drafted in B - 1; else rows of masks propose"""
     full_share: float = 0.1
     soft_share: float = 0.5
     """how much of the loss is against the target's own distribution; the rest is against the token it said"""

@@ -64,6 +64,18 @@ TEMPLATES: dict[str, list[str]] = {
         "Write a Python script that {task}, then explain each line.",
         "Implement a function that {task} in {language}. Return only code.",
         "Show two ways to write a {language} function that {task}.",
+        "My {language} code should be a function that {task}, but it crashes on empty input. Show a version that does not.",
+        "Write a Python class with a method that {task} and a method that prints the result.",
+        "Complete this Python function:\n\ndef solve(data):\n    # {task}\n",
+        "Write a short Python program that stores {thing} with their prices in a dictionary and prints the cheapest.",
+        "Write a {language} loop that prints the numbers from {n} to {big} that are divisible by {n2}.",
+        "Write a Python function with type hints and a docstring that {task}. Then give three example calls with their output.",
+        "Translate a Python function that {task} into {language}.",
+        "Write an HTML form that asks for {thing}, with a button and a little CSS.",
+        "Write a bash command for a folder of files about {thing}: find those larger than {big} kilobytes.",
+        "Create a SQL table for {thing} with an id, a name, a price and a date, and insert {n} rows.",
+        "What is the time complexity of a {language} function that {task}? Show the code.",
+        "Write a recursive {language} function that {task}, and one without recursion.",
     ],
     "tools": [
         'You can call the function get_{noun}({field}: string, limit: integer). Reply with a JSON object with "name" and "arguments" for: '
@@ -77,6 +89,20 @@ TEMPLATES: dict[str, list[str]] = {
         "Write a YAML file that lists {n} {thing} with a name and a color.",
         "Write an SQL query that selects all {thing} with a price above {m}.",
         "Make a CSV table with {n} rows about {topic}. Use a header line.",
+        'Functions: book_table(restaurant, people, time), find_recipe(dish, minutes). Answer with JSON {{"name": ..., "arguments": ...}}. '
+        "Request: {person} wants a table for {n} people in {place}.",
+        "Here is a function: order_item(name, quantity, price). Give only its arguments as JSON for: {n} {thing} at {m} dollars each.",
+        'Fill this JSON template: {{"customer": "", "items": [], "total": 0}}. {person} ordered {n} {thing} for {m} dollars.',
+        "Write a JSON configuration file for an application about {topic} with a name, a port, a list of users and a debug flag.",
+        "List {n} facts about {topic} as a JSON array of strings.",
+        'Return a JSON object with the keys "title", "summary" and "tags" for an article about {topic}.',
+        "Use the tool search_web(query, language, max_results). Question: what is new about {topic}? Answer with a JSON call.",
+        "Set a reminder with remind(text, day, hour) for {person}: buy {thing} on Monday at {n}. Write the call as JSON.",
+        'Describe the address of a {job} in {place} as JSON with "street", "city", "zip" and "country".',
+        "Turn this line into JSON with suitable types: id={n}, name={person}, city={place}, active=true, score={m}.",
+        "Write an XML document that describes {n} {thing}.",
+        "Show an example of a JSON answer of a web service that returns the {thing} of {person}.",
+        "Which of the functions add(a, b), multiply(a, b) and divide(a, b) answers this? {person} has {n} boxes of {m} {thing}. Reply in JSON.",
     ],
     "reasoning": [
         "{person} has {n} {thing} and buys {m} more. How many {thing} does {person} have now? Explain step by step.",
@@ -90,6 +116,12 @@ TEMPLATES: dict[str, list[str]] = {
         "Solve for x: {n}x + {m} = {big}. Show each step.",
         "Find the area of a rectangle that is {n} meters wide and {m} meters long.",
         "List the factors of {big}.",
+        "{person} starts work at {n} o'clock and works for {n2} hours with a break of {m} minutes. When does the day end?",
+        "A recipe for {n} people needs {m} {thing}. How many are needed for {n2} people? Show how you get there.",
+        "{big} {thing} are shared equally among {n} friends. How many does each get, and how many are left over?",
+        "A price of {big} dollars falls by {n} percent. What is the new price?",
+        "Is {big} divisible by {n}? Show your reasoning.",
+        "{person} is {m} years old and {person2} is {n} years older. How old will both be in {n2} years?",
     ],
     "chat": [
         "Explain {topic} in {format}.",
@@ -189,9 +221,9 @@ def library_documents() -> list[str]:
 
 
 def template_prompts(seed: int) -> Iterator[str]:
-    """Endless user messages from every category in turn; the same seed gives the same prompts."""
+    """Endless user messages from every category in turn, code and tools twice as often: drafts pay most there. The same seed gives the same prompts."""
     rng = random.Random(seed)
-    for category in itertools.cycle([*TEMPLATES, "document", "library"]):
+    for category in itertools.cycle([*TEMPLATES, "document", "library", "code", "tools"]):
         if category == "document":
             text = rng.choice(library_documents())[: rng.choice([400, 800, 1200])]
             yield rng.choice(DOCUMENT_TEMPLATES).format(text=text)

@@ -88,7 +88,8 @@ def _identity(spec: DrafterSpec, vocabulary: DraftVocabulary | None, start: Draf
     """What a state must agree with to go on: weights of the same shapes may still mean something else."""
     ids = "" if vocabulary is None else hashlib.sha256(str(vocabulary.ids).encode()).hexdigest()[:8]
     tokens = "all tokens" if vocabulary is None else f"{len(vocabulary.ids)} tokens ({ids})"
-    return f"from {start_identity(start)}, block {spec.block}, mask {spec.mask_id}, {tokens}"
+    first = "the anchor" if spec.sample_from_anchor else "a mask"
+    return f"from {start_identity(start)}, block {spec.block}, mask {spec.mask_id}, first proposal of {first}, {tokens}"
 
 
 def _vocabulary(target: TargetSpec, corpus: Corpus, options: TrainOptions, mask_id: int, start: DrafterCheckpoint | None) -> DraftVocabulary | None:
@@ -113,7 +114,8 @@ def train(
     restart: bool = False,
     engine: CompiledTarget | None = None,
 ) -> TrainResult:
-    """Train a drafter for `checkpoint` and save it with a card to `output`: in the z-lab layout, or with a reduced vocabulary in that of speculators.
+    """Train a drafter for `checkpoint` and save it with a card to `output`: in the z-lab layout, or in that of speculators
+    where only that one can say what it is.
 
     `work` keeps features and the training state: a second call with the same folder resumes. `extra_features` are further
     feature folders of the same target and taps. `start` is a drafter whose weights are the first, instead of the target's last
@@ -161,7 +163,7 @@ def train(
     if curve is not None:
         files["curve.png"] = curve.read_bytes()
     extra = {TRAINED_WITH: trained_with}
-    if vocabulary is None:
+    if spec.dialect == zlab_v1.DIALECT:
         saved = zlab_v1.save(spec, tensors, output, extra, extra_files=files, replace=force)
     else:  # the head stays the target's, so its rows need not be stored again
         saved = speculators.save(spec, tensors, vocabulary, output, extra, extra_files=files, replace=force)

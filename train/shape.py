@@ -13,7 +13,7 @@ from .options import TrainOptions, default_taps
 def drafter_spec(target: TargetSpec, options: TrainOptions, mask_id: int, bias: bool = False) -> DrafterSpec:
     """The drafter to train for `target`: its own shapes, so that its last layers can start it. `bias`: its projections have one."""
     return DrafterSpec(
-        dialect="zlab_v1" if options.draft_vocabulary is None else "speculators",
+        dialect="speculators" if options.draft_vocabulary is not None or options.sample_from_anchor else "zlab_v1",
         name=f"{target.name}-dflash",
         layers=options.layers,
         hidden=target.hidden,
@@ -31,6 +31,7 @@ def drafter_spec(target: TargetSpec, options: TrainOptions, mask_id: int, bias: 
         dtype="bfloat16",
         target_layers=target.layers,
         attention_bias=bias,
+        sample_from_anchor=options.sample_from_anchor,
         draft_vocab=options.draft_vocabulary,
     )
 

@@ -57,6 +57,10 @@ def command(
     draft_vocabulary: Annotated[
         int | None, typer.Option("--draft-vocabulary", metavar="N", help="Tokens the drafter can propose, the most frequent ones; all by default.")
     ] = None,
+    sample_from_anchor: Annotated[
+        bool | None,
+        typer.Option("--sample-from-anchor/--sample-from-masks", help="Let the anchor's row propose the first token, or masks alone, which is the default."),
+    ] = None,
     sequences: Annotated[int | None, typer.Option("--sequences", help="Sequences of a step; 6 by default.")] = None,
     anchors: Annotated[int | None, typer.Option("--anchors", help="Blocks of a sequence and step; 32 by default.")] = None,
     learning_rate: Annotated[float | None, typer.Option("--learning-rate", help="At its peak; 6e-4 by default.")] = None,
@@ -96,6 +100,7 @@ def command(
         "taps": _layers(taps),
         "mask_id": mask_id,
         "draft_vocabulary": draft_vocabulary,
+        "sample_from_anchor": sample_from_anchor,
         "sequences": sequences,
         "anchors": anchors,
         "learning_rate": learning_rate,

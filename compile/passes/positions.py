@@ -15,13 +15,13 @@ from .edit import Editor
 class Positions:
     """Computed on demand and shared by all layers; `edit.tidy` then sorts them to where they belong.
 
-    `position` is the graph's int32 [1] input; the row count is the second dimension of its first input.
+    `position` is the graph's int32 [1] input; the row count is the second dimension of what is embedded, or of the first input where nothing is.
     """
 
     def __init__(self, model: ir.Model) -> None:
         self.edit = Editor(model, None, "positions")
         self.position = next(value for value in model.graph.inputs if value.name == "position")
-        self.rows_of = model.graph.inputs[0]
+        self.rows_of = _embedded(model) or model.graph.inputs[0]
         self._made: dict[object, ir.Value] = {}
 
     def _once(self, key: object, make: Callable[[], ir.Value]) -> ir.Value:
@@ -81,3 +81,13 @@ class Positions:
             return mask
 
         return self._once(("visible", length, window, causal), make)
+
+
+def _embedded(model: ir.Model) -> ir.Value | None:
+    """The token ids looked up in the embedding: fewer than a graph is given where a draft leaves the last mask out."""
+    for node in model.graph:
+        if node.op_type == "Gather":
+            table, ids = node.inputs
+            if table is not None and table.producer() is None and table.shape is not None and len(table.shape) == 2:
+                return ids
+    return None

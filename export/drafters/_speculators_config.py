@@ -53,6 +53,9 @@ def read_spec(raw: Mapping[str, Any], path: Path, dtype: str) -> DrafterSpec:
     reader.evidence |= {"dialect": "speculators_model_type", "name": "folder name", "dtype": "header of fc.weight", "windows": f"{LAYERS}.layer_types"}
     reader.evidence |= {"causal": "full layers see the whole block", "rope_theta": f"{LAYERS}.rope_parameters", "rope_scaling": f"{LAYERS}.rope_parameters"}
     depth_of_target = _top(reader, "target_layers", TARGET_LAYERS)
+    rows = _needed(reader, "block", "block_size", count)
+    from_anchor = reader.parsed("sample_from_anchor", _top(reader, "sample_from_anchor", "sample_from_anchor") or False, flag)
+    reader.evidence.setdefault("sample_from_anchor", "sample_from_anchor left out, the default of the package")
     return DrafterSpec(
         dialect=DIALECT,
         name=path.name,
@@ -64,7 +67,7 @@ def read_spec(raw: Mapping[str, Any], path: Path, dtype: str) -> DrafterSpec:
         intermediate=nested("intermediate", "intermediate_size", count),
         vocab=vocab,
         max_positions=nested("max_positions", "max_position_embeddings", count),
-        block=_needed(reader, "block", "block_size", count),
+        block=rows + from_anchor,  # the layout counts the rows of the draft
         mask_id=_needed(reader, "mask_id", "mask_token_id", index),
         taps=_taps(reader),
         rms_eps=nested("rms_eps", "rms_norm_eps", positive),
@@ -75,6 +78,7 @@ def read_spec(raw: Mapping[str, Any], path: Path, dtype: str) -> DrafterSpec:
         attention_bias=nested("attention_bias", "attention_bias", flag),
         windows=(None,) * depth,
         causal=(False,) * depth,
+        sample_from_anchor=from_anchor,
         draft_vocab=_draft_vocab(reader, vocab),
         evidence=reader.evidence,
     )
@@ -94,11 +98,11 @@ def write_config(spec: DrafterSpec, head_from_target: bool) -> dict[str, Any]:
             "verifier": {"name_or_path": None, "architectures": []},
         },
         "draft_vocab_size": spec.draft_vocab or spec.vocab,
-        "block_size": spec.block,
+        "block_size": spec.block - spec.sample_from_anchor,
         "aux_hidden_state_layer_ids": [tap + 1 for tap in spec.taps],
         "mask_token_id": spec.mask_id,
         "sliding_window_non_causal": False,
-        "sample_from_anchor": False,
+        "sample_from_anchor": spec.sample_from_anchor,
         "target_hidden_size": None,
         "tie_word_embeddings": False,
         LAYERS: {

@@ -7,7 +7,7 @@ from typing import Any
 from ..drafter_folder import TRAINED_WITH
 from ..files import section
 from ..quantization_config import KEY
-from ._reader import Reader, flag
+from ._reader import Reader
 
 VERSION = "0.9.0"
 """the package whose reading and writing this follows"""
@@ -41,13 +41,6 @@ def check_keys(reader: Reader) -> None:
 
 def check_kind(reader: Reader, layers: Any) -> None:
     """Raise `CheckpointError` for a drafter that computes anything but what the draft module does. `layers` is its transformers configuration."""
-    if reader.parsed("sample_from_anchor", reader.raw.get("sample_from_anchor", False), flag):
-        raise reader.fault(
-            "sample_from_anchor",
-            "sample_from_anchor is not supported",
-            "the anchor's row proposes a token as well, so a block has one proposal more than rows that are masks",
-            "use a drafter trained without it",
-        )
     algorithm = section(reader.raw.get("speculators_config")).get("algorithm", "dflash")
     if algorithm != "dflash":
         raise reader.fault(

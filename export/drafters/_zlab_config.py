@@ -47,6 +47,7 @@ def read_spec(raw: Mapping[str, Any], path: Path, dtype: str) -> DrafterSpec:
         "dialect": "architectures",
         "name": "folder name",
         "dtype": "header of fc.weight",
+        "sample_from_anchor": "z-lab v1 drops the anchor's row",
         "draft_vocab": "z-lab v1 drafts with the target's whole head",
     }
     return DrafterSpec(

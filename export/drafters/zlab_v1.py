@@ -5,7 +5,7 @@ What the keys mean follows PyPI `dflash` 0.1.0, except that nothing has a defaul
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from ..int8_source import open_tensors
 from ..skeleton import check_shapes
 from ..spec import DrafterSpec
 from ._v1_tensors import tensor_shapes
+from ._zlab_config import DIALECT as DIALECT
 from ._zlab_config import read_spec, write_config
 
 if TYPE_CHECKING:
@@ -70,13 +71,8 @@ def save(
 
 def _check_sayable(spec: DrafterSpec, folder: Path) -> None:
     """The layout has one window and one `is_causal` for all layers: refuse a spec it would not give back."""
-    if spec.draft_vocab is not None:
-        raise UsageError(
-            "a reduced draft vocabulary cannot be written in the z-lab v1 layout",
-            where=str(folder),
-            why="the layout has no head of its own",
-            fix="write it in the speculators layout",
-        )
+    for what, why in _unsayable(spec):
+        raise UsageError(f"{what} cannot be written in the z-lab v1 layout", where=str(folder), why=why, fix="write it in the speculators layout")
     back = read_spec(write_config(spec), folder, spec.dtype)
     full = (None,) * spec.layers, (False,) * spec.layers
     said, meant = (back.windows, back.causal), (spec.windows or full[0], spec.causal or full[1])
@@ -87,3 +83,10 @@ def _check_sayable(spec: DrafterSpec, folder: Path) -> None:
             why="the layout needs the number of target layers, and has one window and one causality for all layers",
             fix="give target_layers, and windows and causality the layout can say",
         )
+
+
+def _unsayable(spec: DrafterSpec) -> Iterator[tuple[str, str]]:
+    if spec.draft_vocab is not None:
+        yield "a reduced draft vocabulary", "the layout has no head of its own"
+    if spec.sample_from_anchor:
+        yield "a drafter that samples from the anchor", "the layout drops the anchor's row"

@@ -14,6 +14,7 @@ from forms import FORMS, Cached, bound, ort_call, runtimes, torch_drafter
 from dflash_compile.export import open_drafter, open_target
 from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
 from dflash_compile.export.graph import Graph
+from dflash_compile.export.refinement import most_confident
 from dflash_compile.export.skeleton import EMBEDDING
 from dflash_compile.export.trace import trace_draft, trace_inject
 
@@ -122,6 +123,41 @@ def test_a_block_narrower_than_the_drafters_own_runs(both: Pair, tmp_path: Path)
     taps, position, block = both.prepared()[0]
     engine.inject(taps, position)
     assert engine.draft(block[:2], len(taps)).shape == (1, both.target.spec.vocab)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("refine", [0, 1])
+def test_a_draft_from_the_anchor_is_the_published_drafter_a_row_shorter(target: Path, form: str, refine: int, tmp_path: Path) -> None:
+    """The published modules run any number of rows: every one of them proposes, and the last mask of the block is not run."""
+    shared = {"block": BLOCK - 1, "taps": (2, 0)}
+    plain = models.write_drafter(tmp_path / "plain", target, **shared)
+    folder = models.write_speculators(tmp_path / "drafter", target, range(models.VOCAB), sample_from_anchor=True, **shared)
+    opened, drafter = open_target(target), open_drafter(folder)
+    graphs = {"inject": trace_inject(drafter, opened.spec, CONTEXT), "draft": trace_draft(drafter, opened.spec, CONTEXT, refine=refine)}
+    both = Pair(opened, drafter, plain, graphs)
+    model = published.DFlashDraftModel.from_pretrained(plain, dtype=torch.float32).eval()
+    embedding, cache, head = opened.read(EMBEDDING).float(), published._make_cache(model.config), opened.read("lm_head.weight").float()
+
+    def logits(taps: torch.Tensor, position: int, rows: list[int]) -> torch.Tensor:
+        end = position + taps.shape[1]
+        with torch.no_grad():
+            places = torch.arange(position, end + len(rows))[None]
+            out = model(target_hidden=taps, noise_embedding=embedding[rows][None], position_ids=places, past_key_values=cache, use_cache=True)
+        published._crop_to(cache, end)
+        return out[0] @ head.T
+
+    wanted = []
+    for taps, position, block in both.prepared():
+        once = logits(torch.from_numpy(taps)[None], position, block[:-1])
+        for _ in range(refine):
+            kept = most_confident(once[None], torch.zeros(1, BLOCK - 1, dtype=torch.bool), 3)[0]  # ceil(5 proposals * 1 / 2)
+            rows = [block[0], *torch.where(kept, once.argmax(-1), drafter.spec.mask_id).tolist()]
+            once = torch.where(kept[:, None], once, logits(torch.empty(1, 0, taps.shape[1]), position + len(taps), rows[:-1]))
+        wanted.append(once.numpy())
+    sources = {"target": opened.tensors, "drafter": drafter.tensors}
+    paths = [bound(graphs[role], form, sources, tmp_path) for role in ("inject", "draft")]
+    for runtime in runtimes(form):
+        compare(walk(Cached(graphs["inject"].signature, *map(runtime, paths)), both), wanted)
 
 
 def test_a_shifted_position_shows(both: Pair, expected: list[np.ndarray]) -> None:

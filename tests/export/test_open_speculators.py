@@ -78,6 +78,19 @@ def test_every_field_says_where_it_came_from(drafter: Path) -> None:
     assert evidence["hidden"] == f"{NESTED}.hidden_size"
 
 
+def test_a_draft_from_the_anchor_is_a_row_shorter_than_the_block_it_fills(drafter: Path, tmp_path: Path) -> None:
+    edit(drafter, lambda config: config.update(sample_from_anchor=True))
+    opened = open_drafter(drafter)
+    assert (opened.spec.block, opened.spec.sample_from_anchor) == (9, True)
+    assert opened.spec.evidence["sample_from_anchor"] == "sample_from_anchor"
+    weights = {name: opened.read(name) for name in opened.tensors.shapes()}
+    saved = speculators.save(opened.spec, weights, opened.vocabulary, tmp_path / "saved")
+    written = json.loads((saved / "config.json").read_text())
+    assert (written["block_size"], written["sample_from_anchor"]) == (8, True)
+    assert written["speculators_config"]["proposal_methods"][0]["speculative_tokens"] == 8
+    assert replace(open_drafter(saved).spec, evidence={}) == replace(opened.spec, name="saved", evidence={})
+
+
 def test_a_whole_vocabulary_needs_no_head_and_no_maps(target: Path, tmp_path: Path) -> None:
     opened = open_drafter(write_speculators(tmp_path / "d", target, range(VOCAB)))
     assert (opened.spec.draft_vocab, opened.vocabulary) == (None, None)
@@ -128,7 +141,6 @@ def test_a_missing_key_is_refused(drafter: Path, key: str, null: bool) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"sample_from_anchor": True}, "the anchor's row proposes"),
         ({"sample_from_anchor": "false"}, "sample_from_anchor"),
         ({"aux_hidden_state_layer_ids": [0, 2]}, "embedding's output"),
         ({"aux_hidden_state_layer_ids": 2}, "aux_hidden_state_layer_ids"),

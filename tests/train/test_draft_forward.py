@@ -23,6 +23,8 @@ def _cached(model: DflashV1, features: torch.Tensor, anchor: int, token: int, em
     caches = CachedAttend(spec, cos, sin, torch.tensor([0], dtype=torch.int32), caches).inject(model, features[None, :anchor])
     block = torch.tensor([[token] + [spec.mask_id] * (BLOCK - 1)])
     attend = CachedAttend(spec, cos, sin, torch.tensor([anchor], dtype=torch.int32), caches)
+    if spec.sample_from_anchor:
+        return model(embedding[block[:, :-1]], attend)[0]
     return model(embedding[block], attend)[0, 1:]
 
 
@@ -31,6 +33,8 @@ VARIANTS = {
     "windowed": {"windows": (4, None), "causal": (False, False)},
     "scaled positions": {"rope_scaling": {"rope_type": "linear", "factor": 4.0}},
     "scaled positions and queries": {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}},
+    "from the anchor": {"sample_from_anchor": True},
+    "from the anchor, windowed": {"sample_from_anchor": True, "windows": (4, None), "causal": (False, True)},
     "causal window": {"windows": (3, 6), "causal": (True, False)},
 }
 

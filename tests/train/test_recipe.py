@@ -159,6 +159,19 @@ def test_training_starts_from_another_drafter(target: Path, tmp_path: Path) -> N
             train(checkpoint, source, options, tmp_path / "work", force=True, start=start)
 
 
+def test_a_drafter_that_samples_from_the_anchor_goes_on_as_one_and_can_start_from_one_that_does_not(target: Path, tmp_path: Path) -> None:
+    """The layout that says so is chosen for it, also where it proposes every token."""
+    start = open_drafter(models.write_drafter(tmp_path / "start", target, layers=1, block=4))
+    options = replace(OPTIONS, taps=(0, 1), mask_id=models.MASK, steps=1, sample_from_anchor=True)
+    written = train(open_target(target), tmp_path / "drafter", options, tmp_path / "work", start=start).drafter
+    opened = open_drafter(written)
+    assert (opened.spec.dialect, opened.spec.block, opened.spec.sample_from_anchor, opened.spec.draft_vocab) == ("speculators", 4, True, None)
+    assert options_of(opened.spec)["sample_from_anchor"] is True
+    assert "the first is of the anchor's row" in (written / "README.md").read_text()
+    with pytest.raises(UsageError, match="of another run"):
+        train(open_target(target), written, replace(options, sample_from_anchor=False, steps=2), tmp_path / "work", force=True, start=start)
+
+
 @pytest.mark.parametrize(
     ("shape", "named"),
     [

@@ -36,6 +36,7 @@ def drafter(
     windows: tuple[int | None, ...] = (),
     causal: tuple[bool, ...] = (),
     rope_scaling: Mapping[str, object] | None = None,
+    sample_from_anchor: bool = False,
 ) -> DflashV1:
     torch.manual_seed(seed)
     spec = DrafterSpec(
@@ -52,6 +53,7 @@ def drafter(
         block=block,
         mask_id=7,
         taps=TAPS,
+        sample_from_anchor=sample_from_anchor,
         rms_eps=1e-6,
         rope_theta=10000.0,
         dtype="float32",
