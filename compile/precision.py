@@ -33,12 +33,14 @@ class Precision:
 _RECIPES = {
     recipe.name: recipe
     for recipe in (
-        Precision("fp32", None, None, half_embedding=False),
         Precision("int8", 8, 8, half_embedding=True),
+        Precision("fp32", None, None, half_embedding=False),
         # The head decides between close candidates: four bits there cost more agreement than they save time.
         Precision("int4", 4, 8, half_embedding=True),
     )
 }
+NAMES = tuple(_RECIPES)
+"""the default first"""
 
 
 def precision_of(name: str, option: str = "--precision") -> Precision:

@@ -26,8 +26,8 @@ from .options import BuildOptions
 TOKENIZER, TEMPLATE, VOCABULARY = "tokenizer/tokenizer.json", "tokenizer/chat_template.jinja", "drafter/token_ids.bin"
 
 
-def graph_record(signature: Signature, file: str, rows: int | None = None) -> GraphRecord:
-    """How to call the engine in `file`."""
+def graph_record(signature: Signature, file: str, rows: int | None = None, function: str | None = None) -> GraphRecord:
+    """How to call the engine in `file`, by its entry point `function` where it has several."""
     return GraphRecord(
         role=signature.role,
         file=file,
@@ -35,6 +35,7 @@ def graph_record(signature: Signature, file: str, rows: int | None = None) -> Gr
         inputs=[_port(port) for port in signature.inputs],
         outputs=[_port(port) for port in signature.outputs],
         caches=list(signature.caches),
+        function=function,
     )
 
 
@@ -49,12 +50,13 @@ def manifest_of(
     """The whole manifest; it depends on nothing but the inputs of the build."""
     config: dict[str, str | int | float | bool | None] = {
         "backend": options.backend,
-        "precision": options.precision,
+        "precision": options.precision_for("target"),
         "drafter_precision": options.precision_for("drafter"),
         "context": models.context,
         "portable": options.portable,
         "block": models.block,
         "refine": options.refine,
+        **options.deployment,
     }
     return Manifest(
         created_by=tool(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -20,11 +20,17 @@ def command(
     max_context: Annotated[
         int | None, typer.Option("--max-context", min=1, help="Tokens of prompt and answer together; by default what both models allow, at most 2048.")
     ] = None,
-    precision: Annotated[Literal["int8", "int4", "fp32"], typer.Option("--precision", help="Of the weights.")] = "int8",
+    precision: Annotated[
+        str | None,
+        typer.Option("--precision", metavar="NAME", help="Of the weights: int8, int4 or fp32; other back-ends have others. By default the back-end's first."),
+    ] = None,
     drafter_precision: Annotated[
-        Literal["int8", "int4", "fp32"] | None, typer.Option("--drafter-precision", help="Of the drafter's weights; as --precision by default.")
+        str | None, typer.Option("--drafter-precision", metavar="NAME", help="Of the drafter's weights; as --precision by default.")
     ] = None,
     backend: Annotated[str, typer.Option("--backend", help="What the bundle runs on.")] = "onnxruntime",
+    deployment_target: Annotated[
+        str | None, typer.Option("--deployment-target", metavar="SYSTEM", help="The oldest system a Core ML bundle is for: macos15 (iOS 18 too) or macos26.")
+    ] = None,
     refine: Annotated[int, typer.Option("--refine", min=0, help="Run a draft again this often over the proposals it is least sure of.")] = 0,
     portable: Annotated[bool, typer.Option("--portable", help="Standard operators only, for other tools; needs --precision fp32.")] = False,
     target_from: Annotated[
@@ -43,6 +49,7 @@ def command(
         block=block,
         refine=refine,
         portable=portable,
+        deployment_target=deployment_target,
         force=force,
     )
     notes: list[str] = []

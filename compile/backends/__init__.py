@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from dflash_compile.export.graph import OWNERS, Owner
 from dflash_compile.export.registry import load, names
 from dflash_compile.runtime.bundle.manifest import GraphRecord, RequirementRecord
 from dflash_compile.runtime.errors import UsageError
 
-from ..models import Models
-from ..options import BuildOptions
 from ..progress import Note, Progress
+
+if TYPE_CHECKING:
+    from ..models import Models
+    from ..options import BuildOptions
 
 
 class Prepared(Protocol):
@@ -37,7 +39,14 @@ class Prepared(Protocol):
 
 
 class Backend(Protocol):
-    """What a file of this package offers."""
+    """What a file of this package offers. Importing it needs no library but those of every build."""
+
+    PRECISIONS: tuple[str, ...]
+    """names of `--precision`, the default first"""
+    DEPLOYMENT_TARGETS: tuple[str, ...]
+    """systems that engines can be made for, the default first; empty where there is nothing to choose"""
+    PORTABLE: bool
+    """whether it has a form of standard ONNX operators"""
 
     def requires(self) -> RequirementRecord:
         """What a machine must have to load the engines that are built here."""

@@ -19,9 +19,12 @@ from ..lowered import Lowered
 from ..lowerings import onnxruntime, portable
 from ..models import Models
 from ..options import BuildOptions
-from ..precision import precision_of
+from ..precision import NAMES, precision_of
 from ..progress import Note, Progress
 from ..records import graph_record
+
+PRECISIONS, PORTABLE = NAMES, True
+DEPLOYMENT_TARGETS: tuple[str, ...] = ()
 
 _MINIMUM = "1.31.0"
 """the first with GroupQueryAttention that looks both ways"""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from coremltools.converters.mil.frontend.torch.ops import _get_inputs
 from coremltools.converters.mil.frontend.torch.torch_op_registry import register_torch_op
-from coremltools.converters.mil.mil import Builder as mb
+from coremltools.converters.mil.mil import Builder as mb  # noqa: N813  (its name in every Core ML text)
 from coremltools.converters.mil.mil import types
 
 _LEAST = 2.0**-14

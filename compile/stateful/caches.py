@@ -1,13 +1,11 @@
-"""Where the K/V rows of a graph live: in a state that the engine keeps, or at the host, which hands them in and takes new rows out.
+"""The packed cache of a graph, which its engine keeps as a state, and attention over it.
 
-Both lay every layer's K and V side by side, [2 * layers, kv, L, hd]: K of layer 0, V of layer 0, K of layer 1, …
+Every layer's K and V lie side by side, [2 * layers, kv, L, hd]: K of layer 0, V of layer 0, K of layer 1, …
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
 
 import torch
 from torch.nn import functional as F
@@ -16,8 +14,8 @@ from dflash_compile.export.ops import NO_WINDOW
 
 from .ops import cache_write
 
-CACHE, ROWS = "cache", "rows"
-"""names of the packed cache, as state or input, and of the output with the rows that are new"""
+CACHE = "cache"
+"""the name of the state"""
 
 
 @dataclass(frozen=True)
@@ -35,81 +33,39 @@ class CacheShape:
         return self.entries, self.kv_heads, self.length, self.head_dim
 
 
-class Cache(Protocol):
-    """The packed cache of one pass through a graph."""
-
-    def write(self, index: int, rows: torch.Tensor) -> None:
-        """`rows` [n, kv, S, hd] become the newest of entries `index : index + n`."""
-        ...
-
-    def read(self, index: int) -> torch.Tensor:
-        """Everything that entry `index` may be asked for, [1, kv, columns, hd] in float32 graphs' dtype."""
-        ...
-
-    def columns(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The position of every column of `read`, int32 [columns], and which of them hold anything, bool [columns]."""
-        ...
-
-
 @dataclass
-class StateCache:
-    """The cache as a state: written in place at `position`, then read whole."""
+class Cache:
+    """The cache of one pass, threaded through its writes: the engine's state is replaced once, at the end."""
 
     packed: torch.Tensor
     position: torch.Tensor
 
     def write(self, index: int, rows: torch.Tensor) -> None:
+        """`rows` [n, kv, S, hd] become those from `position` on of the entries `index : index + n`."""
         self.packed = cache_write(self.packed, rows.to(self.packed.dtype), index, self.position)
 
     def read(self, index: int) -> torch.Tensor:
+        """The whole entry `index`, [1, kv, L, hd]."""
         return self.packed[index : index + 1]
 
-    def columns(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-        column = torch.arange(self.packed.shape[2], dtype=torch.int32)
-        return column, column < self.position + rows
 
-
-@dataclass
-class PortCache:
-    """The cache as an input, never changed: attention sees it and the new rows behind it, which leave as an output."""
-
-    packed: torch.Tensor
-    position: torch.Tensor
-    fresh: dict[int, torch.Tensor] = field(default_factory=dict)
-
-    def write(self, index: int, rows: torch.Tensor) -> None:
-        self.fresh |= {index + offset: rows[offset : offset + 1].to(self.packed.dtype) for offset in range(rows.shape[0])}
-
-    def read(self, index: int) -> torch.Tensor:
-        return torch.cat([self.packed[index : index + 1], self.fresh[index]], dim=2)
-
-    def columns(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-        column = torch.arange(self.packed.shape[2], dtype=torch.int32)
-        row = torch.arange(rows, dtype=torch.int32)
-        return torch.cat([column, self.position + row]), torch.cat([column < self.position, row >= 0])
-
-    def rows(self) -> torch.Tensor:
-        """The new rows of every entry, [entries, kv, S, hd]."""
-        return torch.cat([self.fresh[index] for index in sorted(self.fresh)])
-
-
-def visible(cache: Cache, position: torch.Tensor, rows: int, window: int, causal: bool) -> torch.Tensor:
-    """Which columns of `cache` each of `rows` rows may attend to, bool [rows, columns]: the rule of `ops.kv_attention`."""
-    column, held = cache.columns(rows)
-    row = position + torch.arange(rows, dtype=torch.int32)[:, None]
-    seen = torch.logical_and(held[None, :], column[None, :] <= row) if causal else held[None, :].expand(rows, -1)
+def visible(cache: Cache, rows: int, window: int, causal: bool) -> torch.Tensor:
+    """Which columns of `cache` each of `rows` rows may attend to, bool [rows, L]: the rule of `ops.kv_attention`."""
+    column = torch.arange(cache.packed.shape[2], dtype=torch.int32)[None, :]
+    row = cache.position + torch.arange(rows, dtype=torch.int32)[:, None]
+    seen = column <= row if causal else (column < cache.position + rows).expand(rows, -1)
     if window != NO_WINDOW:
         seen = torch.logical_and(seen, torch.logical_and(row - column < window, column - row < window))
     return seen
 
 
-def attend(cache: Cache, q: torch.Tensor, index: int, mask: torch.Tensor, scale: float, cast: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """Attention of q [1, heads, S, hd] over entries `index` (K) and `index + 1` (V) of `cache`; mask bool [S, columns].
+def attend(cache: Cache, q: torch.Tensor, index: int, mask: torch.Tensor, scale: float) -> torch.Tensor:
+    """Attention of q [1, heads, S, hd] over entries `index` (K) and `index + 1` (V) of `cache`; mask bool [S, L].
 
-    Query heads that share a K head are folded into its rows, and the scale into q: so both converters keep their fused attention.
+    Query heads that share a K head are folded into its rows, and the scale into q: so converters keep their fused attention.
     """
     _, heads, rows, width = q.shape
-    keys, values = cast(cache.read(index)), cast(cache.read(index + 1))
+    keys, values = cache.read(index).to(q.dtype), cache.read(index + 1).to(q.dtype)
     groups = heads // keys.shape[1]
     factor = scale * width**0.5  # the fused operator divides by sqrt(width)
     q = q if abs(factor - 1) < 1e-6 else q * factor

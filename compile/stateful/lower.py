@@ -21,7 +21,7 @@ from torch.export.graph_signature import InputKind
 from dflash_compile.export.graph import Graph, WeightRef
 from dflash_compile.export.signature import Port
 
-from .caches import CACHE, ROWS, CacheShape, PortCache, StateCache, attend, visible
+from .caches import CACHE, Cache, attend, visible
 from .roles import Role
 
 _OPS = torch.ops.dflash
@@ -39,19 +39,25 @@ class Stateful:
     """values known already: rotary tables, and the state as it starts"""
 
 
-def lower(graph: Graph, role: Role, cache: CacheShape, state: bool, dtype: torch.dtype) -> Stateful:
-    """`graph`, traced at `role`'s width, over a packed cache of `cache`'s shape and `dtype`, as a state or as a port."""
+def lower(graph: Graph, role: Role) -> Stateful:
+    """`graph`, traced at `role`'s width, over the packed cache that `role` describes."""
     fake = _mode(graph.program)
     with fake, torch.no_grad():
-        module = _Module(graph, role, cache, state, dtype)
-        inputs = {port.name: torch.zeros(port.shape, dtype=_DTYPES[port.dtype]) for port in role.inputs if not (state and port.name == CACHE)}
+        module = _Module(graph, role)
+        inputs = {port.name: torch.zeros(port.shape, dtype=_DTYPES[port.dtype]) for port in role.inputs if port.name != CACHE}
         # Nothing to decompose: this is what makes writes to the state outputs of the program.
         program = _without_aliases(export(module, (), inputs).run_decompositions({}))
     names = {spec.target: spec.arg.name for spec in graph.program.graph_signature.input_specs if spec.target is not None}
     constants = {names[name]: value for name, value in graph.constants.items()}
-    if state:
-        constants[CACHE] = torch.zeros(cache.sizes, dtype=dtype)
-    return Stateful(role, program, {names[name]: ref for name, ref in graph.weights.items()}, constants)
+    constants[CACHE] = torch.zeros(role.cache.sizes, dtype=_DTYPES[role.dtype])
+    used = _used(program)
+    return Stateful(role, program, {names[name]: ref for name, ref in graph.weights.items() if names[name] in used}, constants)
+
+
+def _used(program: ExportedProgram) -> set[str]:
+    """Names of the state that some node reads: an inject graph leaves most of the drafter alone."""
+    read = {node.name for node in program.graph.nodes if node.op == "placeholder" and node.users}
+    return {spec.target for spec in program.graph_signature.input_specs if spec.target is not None and spec.arg.name in read}
 
 
 def _mode(program: ExportedProgram) -> FakeTensorMode:
@@ -72,9 +78,9 @@ def _without_aliases(program: ExportedProgram) -> ExportedProgram:
 class _Module(nn.Module):
     """The rewritten graph behind the ports of a role; parameters carry the names of the program's placeholders."""
 
-    def __init__(self, graph: Graph, role: Role, cache: CacheShape, state: bool, dtype: torch.dtype) -> None:
+    def __init__(self, graph: Graph, role: Role) -> None:
         super().__init__()
-        self.graph, self.role, self.state = graph, role, state
+        self.graph, self.role = graph, role
         self.specs = graph.program.graph_signature.input_specs
         values = graph.program.state_dict
         for spec in self.specs:
@@ -82,13 +88,11 @@ class _Module(nn.Module):
                 self.register_parameter(spec.arg.name, nn.Parameter(values[spec.target], requires_grad=False))
             elif spec.kind == InputKind.BUFFER:
                 self.register_buffer(spec.arg.name, values[spec.target])
-        if state:
-            self.register_buffer(CACHE, torch.zeros(cache.sizes, dtype=dtype))
+        self.register_buffer(CACHE, torch.zeros(role.cache.sizes, dtype=_DTYPES[role.dtype]))
 
     def forward(self, **ports: torch.Tensor) -> tuple[torch.Tensor, ...]:
         position = ports["position"]
-        packed = getattr(self, CACHE) if self.state else ports[CACHE]
-        cache = (StateCache if self.state else PortCache)(packed, position)
+        cache = Cache(getattr(self, CACHE), position)
         given = {**ports, **self.role.given(ports)}
         entries = iter(range(len(self.graph.signature.caches) * 2))
         user = iter([given.get(port.name) for port in self.graph.signature.inputs])
@@ -101,10 +105,7 @@ class _Module(nn.Module):
                 values.append(getattr(self, spec.arg.name))
         outputs = _Rewriter(self.graph.program.graph_module, cache, position).run(*values)
         named = dict(zip((port.name for port in self.graph.signature.outputs), outputs, strict=True))
-        if isinstance(cache, StateCache):
-            getattr(self, CACHE).copy_(cache.packed)
-        else:
-            named[ROWS] = cache.rows()
+        getattr(self, CACHE).copy_(cache.packed)
         return tuple(_narrowed(value, port) for value, port in zip(self.role.taken(named, ports), self.role.results, strict=True))
 
 
@@ -127,7 +128,7 @@ class _Entry:
 class _Rewriter(torch.fx.Interpreter):
     """Runs a semantic program with the packed forms in place of its cached and rotary operators."""
 
-    def __init__(self, module: torch.fx.GraphModule, cache: StateCache | PortCache, position: torch.Tensor) -> None:
+    def __init__(self, module: torch.fx.GraphModule, cache: Cache, position: torch.Tensor) -> None:
         super().__init__(module)
         self.cache, self.position = cache, position
         self.masks: dict[tuple[int, int, bool], torch.Tensor] = {}
@@ -153,8 +154,8 @@ class _Rewriter(torch.fx.Interpreter):
         rows = q.shape[2]
         key = (rows, window, causal)
         if key not in self.masks:
-            self.masks[key] = visible(self.cache, self.position, rows, window, causal)
-        return attend(self.cache, q, keys.index, self.masks[key], scale, lambda x: x.to(q.dtype)), keys, values
+            self.masks[key] = visible(self.cache, rows, window, causal)
+        return attend(self.cache, q, keys.index, self.masks[key], scale), keys, values
 
     def _write(self, new: torch.Tensor, entry: _Entry, _position: torch.Tensor) -> _Entry:
         self.cache.write(entry.index, new)

@@ -17,7 +17,7 @@ from dflash_compile.export.signature import Dtype, Port, Signature
 from dflash_compile.export.trace import trace_draft, trace_inject, trace_target
 
 from ..models import Models
-from .caches import CACHE, ROWS, CacheShape
+from .caches import CACHE, CacheShape
 
 PREFILL_ROWS = 64
 """a wider prefill call costs no less per token on the machines that were measured"""
@@ -34,8 +34,6 @@ class Role(ABC):
     owner: Owner
     rows: int
     cache: CacheShape
-    state: bool
-    """the engine keeps the cache, and its port is a state"""
     dtype: Dtype
     """of taps and cache"""
 
@@ -46,20 +44,13 @@ class Role(ABC):
 
     @property
     def inputs(self) -> tuple[Port, ...]:
-        """Everything the host hands in, the cache last."""
+        """Everything the host hands in, and the state."""
         return (*self._own_inputs(), Port("position", "int32", (1,)), Port(CACHE, self.dtype, self.cache.sizes))
 
     @property
-    def results(self) -> tuple[Port, ...]:
-        """Everything that comes out, less a state."""
-        rows = () if self.state else (Port(ROWS, self.dtype, (self.cache.entries, self.cache.kv_heads, self.rows, self.cache.head_dim)),)
-        return (*self._own_results(), *rows)
-
-    @property
     def signature(self) -> Signature:
-        """As the manifest records it: a state is a cache whose input and output are one port."""
-        outputs = (*self.results, Port(CACHE, self.dtype, self.cache.sizes)) if self.state else self.results
-        return Signature(self.name, self.inputs, outputs, ((CACHE, CACHE),) if self.state else ())
+        """As the manifest records it: the state is a cache whose input and output are one port."""
+        return Signature(self.name, self.inputs, (*self.results, Port(CACHE, self.dtype, self.cache.sizes)), ((CACHE, CACHE),))
 
     @abstractmethod
     def trace(self, models: Models) -> Graph:
@@ -69,18 +60,17 @@ class Role(ABC):
     def given(self, ports: _Tensors) -> _Tensors:
         """Inputs of the semantic graph that are no ports of the engine."""
 
+    @abstractmethod
     def taken(self, outputs: _Tensors, ports: _Tensors) -> tuple[torch.Tensor, ...]:
-        """The values of `results`, from the semantic graph's outputs."""
-        return (*self._own_values(outputs, ports), *(() if self.state else (outputs[ROWS],)))
+        """The values of `results`, from the semantic graph's outputs and the engine's inputs."""
+
+    @property
+    @abstractmethod
+    def results(self) -> tuple[Port, ...]:
+        """Everything that comes out, less the state."""
 
     @abstractmethod
     def _own_inputs(self) -> tuple[Port, ...]: ...
-
-    @abstractmethod
-    def _own_results(self) -> tuple[Port, ...]: ...
-
-    @abstractmethod
-    def _own_values(self, outputs: _Tensors, ports: _Tensors) -> tuple[torch.Tensor, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -103,10 +93,11 @@ class TargetRole(Role):
         tokens = Port("tokens", "int32", (1, self.rows))
         return (tokens, Port("valid", "int32", (1,))) if self._prefill else (tokens,)
 
-    def _own_results(self) -> tuple[Port, ...]:
+    @property
+    def results(self) -> tuple[Port, ...]:
         return Port("choices", "int32", (1, 1 if self._prefill else self.rows)), Port("taps", self.dtype, (1, self.rows, self.taps_width))
 
-    def _own_values(self, outputs: _Tensors, ports: _Tensors) -> tuple[torch.Tensor, ...]:
+    def taken(self, outputs: _Tensors, ports: _Tensors) -> tuple[torch.Tensor, ...]:
         return outputs["logits"].argmax(-1), outputs["taps"]
 
 
@@ -125,10 +116,11 @@ class InjectRole(Role):
     def _own_inputs(self) -> tuple[Port, ...]:
         return (Port("taps", self.dtype, (1, self.rows, self.taps_width)),)
 
-    def _own_results(self) -> tuple[Port, ...]:
+    @property
+    def results(self) -> tuple[Port, ...]:
         return (Port("end", "int32", (1,)),)
 
-    def _own_values(self, outputs: _Tensors, ports: _Tensors) -> tuple[torch.Tensor, ...]:
+    def taken(self, outputs: _Tensors, ports: _Tensors) -> tuple[torch.Tensor, ...]:
         return (ports["position"] + self.rows,)
 
 
@@ -147,10 +139,11 @@ class DraftRole(Role):
     def _own_inputs(self) -> tuple[Port, ...]:
         return (Port("block", "int32", (1, self.rows)),)
 
-    def _own_results(self) -> tuple[Port, ...]:
+    @property
+    def results(self) -> tuple[Port, ...]:
         return (Port("proposals", "int32", (1, self.rows - 1)),)
 
-    def _own_values(self, outputs: _Tensors, ports: _Tensors) -> tuple[torch.Tensor, ...]:
+    def taken(self, outputs: _Tensors, ports: _Tensors) -> tuple[torch.Tensor, ...]:
         return (outputs["logits"].argmax(-1),)
 
 
@@ -162,7 +155,7 @@ def widths_of(block: int) -> tuple[int, ...]:
     return tuple(widths)
 
 
-def roles_of(models: Models, owner: Owner, *, state: bool, dtype: Dtype, refine: int = 0) -> tuple[Role, ...]:
+def roles_of(models: Models, owner: Owner, dtype: Dtype, refine: int = 0) -> tuple[Role, ...]:
     """Every graph of one model. Caches are longer than the context, so that the padding of a last, wide call fits as well."""
     prefill = max(PREFILL_ROWS, models.block)
     length = -(-(models.context + prefill) // _ALIGNMENT) * _ALIGNMENT
@@ -172,6 +165,6 @@ def roles_of(models: Models, owner: Owner, *, state: bool, dtype: Dtype, refine:
     widths = widths_of(models.block)
     if owner == "target":
         calls = [("prefill", prefill), *(("verify", rows) for rows in widths), ("decode", 1)]
-        return tuple(TargetRole(name, owner, rows, cache, state, dtype, width) for name, rows in calls)
-    injects = tuple(InjectRole("inject", owner, rows, cache, state, dtype, width) for rows in sorted({prefill, models.block}, reverse=True))
-    return (*injects, *(DraftRole("draft", owner, rows, cache, state, dtype, refine) for rows in widths))
+        return tuple(TargetRole(name, owner, rows, cache, dtype, width) for name, rows in calls)
+    injects = tuple(InjectRole("inject", owner, rows, cache, dtype, width) for rows in sorted({prefill, models.block}, reverse=True))
+    return (*injects, *(DraftRole("draft", owner, rows, cache, dtype, refine) for rows in widths))
