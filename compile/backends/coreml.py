@@ -94,7 +94,8 @@ def prepare(models: Models, options: BuildOptions, progress: Progress, owners: C
 
 
 def _bytes(graph: Stateful) -> int:
-    return 2 * sum(graph.program.state_dict[name].numel() for name in graph.weights)
+    count: int = sum(graph.program.state_dict[name].numel() for name in graph.weights)
+    return 2 * count
 
 
 def _built_with() -> str:

@@ -21,10 +21,14 @@ def dflash_cache_write(context: Any, node: Any) -> None:
     if rows.dtype != cache.dtype:
         rows = mb.cast(x=rows, dtype=types.builtin_to_string(cache.dtype))
     count, heads, length, width = rows.shape
-    begin = mb.concat(values=[np.int32([index.val, 0]), position, np.int32([0])], axis=0)
-    last = mb.add(x=position, y=np.int32([length]))
-    end = mb.concat(values=[np.int32([index.val + count, heads]), last, np.int32([width])], axis=0)
+    begin = mb.concat(values=[_ints(index.val, 0), position, _ints(0)], axis=0)
+    last = mb.add(x=position, y=_ints(length))
+    end = mb.concat(values=[_ints(index.val + count, heads), last, _ints(width)], axis=0)
     context.add(mb.slice_update(x=cache, update=rows, begin=begin, end=end, name=node.name))
+
+
+def _ints(*values: int) -> np.ndarray[Any, Any]:
+    return np.array(values, np.int32)
 
 
 @register_torch_op(torch_alias=["dflash::rms_norm"], override=True)  # type: ignore[untyped-decorator]

@@ -111,7 +111,8 @@ def _split(x: Tensor, axis: Tensor, num_splits: Tensor | None = None, split_size
         return x.chunk(int(num_splits), dim=at)  # type: ignore[arg-type]
     if sum(_ints(split_sizes)) != x.shape[at]:
         raise Fault(f"splits {x.shape[at]} into {_ints(split_sizes)}")
-    return x.split(_ints(split_sizes), dim=at)
+    parts: tuple[Tensor, ...] = x.split(_ints(split_sizes), dim=at)
+    return parts
 
 
 def _concat(values: Sequence[Tensor], axis: Tensor, interleave: Tensor | None = None) -> Tensor:

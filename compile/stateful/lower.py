@@ -22,7 +22,7 @@ from dflash_compile.export.graph import Graph, WeightRef
 from dflash_compile.export.signature import Port
 
 from .caches import CACHE, Cache, attend, visible
-from .roles import Role
+from .roles import Role, sizes
 
 _OPS = torch.ops.dflash
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "int32": torch.int32}
@@ -44,7 +44,7 @@ def lower(graph: Graph, role: Role) -> Stateful:
     fake = _mode(graph.program)
     with fake, torch.no_grad():
         module = _Module(graph, role)
-        inputs = {port.name: torch.zeros(port.shape, dtype=_DTYPES[port.dtype]) for port in role.inputs if port.name != CACHE}
+        inputs = {port.name: torch.zeros(sizes(port), dtype=_DTYPES[port.dtype]) for port in role.inputs if port.name != CACHE}
         # Nothing to decompose: this is what makes writes to the state outputs of the program.
         program = _without_aliases(export(module, (), inputs).run_decompositions({}))
     names = {spec.target: spec.arg.name for spec in graph.program.graph_signature.input_specs if spec.target is not None}

@@ -147,6 +147,11 @@ class DraftRole(Role):
         return (outputs["logits"].argmax(-1),)
 
 
+def sizes(port: Port) -> tuple[int, ...]:
+    """The shape of a static graph's port."""
+    return tuple(size for size in port.shape if isinstance(size, int))
+
+
 def widths_of(block: int) -> tuple[int, ...]:
     """Widths of verify and draft, widest first: the block, then halves of it down to four rows."""
     widths = [block]

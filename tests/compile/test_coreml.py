@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from dflash_compile.compile.build import BuildOptions, build
-from dflash_compile.compile.coreml.check import Reference, check_function, check_package
+from dflash_compile.compile.coreml.check import check_function, check_package
 from dflash_compile.compile.coreml.convert import convert
 from dflash_compile.compile.coreml.package import MODEL, WEIGHTS, merge
 from dflash_compile.compile.coreml.precision import compression_of
@@ -24,6 +24,7 @@ from dflash_compile.compile.models import Models, decide
 from dflash_compile.compile.stateful.caches import CACHE
 from dflash_compile.compile.stateful.lower import Stateful, lower
 from dflash_compile.compile.stateful.roles import Role, roles_of, widths_of
+from dflash_compile.compile.stateful.trial import Reference
 from dflash_compile.export import open_drafter, open_target
 from dflash_compile.export.graph import Owner
 from dflash_compile.runtime.bundle.read import read_manifest
