@@ -9,12 +9,13 @@ READY := $(VENV)/ready
 APPLE := $(VENV)/apple
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo test test-slow lint types wheel train-demo bench clean
+.PHONY: help demo test test-slow test-mac lint types wheel train-demo bench clean
 
 help:
 	@echo 'make demo        build SmolLM2-135M and its drafter into a bundle, generate, compare with plain decoding'
 	@echo 'make test        the fast tests'
 	@echo 'make test-slow   the tests that need the real model or much time'
+	@echo 'make test-mac    what only a Mac can tell of Core ML bundles'
 	@echo 'make lint types  ruff; mypy on the installed wheel'
 	@echo 'make train-demo  train the demo drafter again (hours on a CPU)'
 	@echo 'make bench       memory and time of an export, as JSON'
@@ -29,6 +30,10 @@ test: $(APPLE)
 
 test-slow: $(APPLE)
 	$(BIN)/python -m pytest -m slow
+
+# On a Mac with macOS 15 or later: where Core ML runs the demo's pair, whether it computes the same, lasts, and how fast.
+test-mac: $(APPLE)
+	$(BIN)/python -m pytest -m macos -s tests/device
 
 lint: $(READY)
 	$(BIN)/ruff check .
