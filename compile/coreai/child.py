@@ -27,7 +27,9 @@ async def answer(model: Path, given: dict[str, Array]) -> dict[str, Array]:
             state = {key: NDArray(given[f"{name}/{key}"]) for key in function.desc.state_names}
             number = 0
             while any(key.startswith(f"{name}/{number}/") for key in given):
-                @@                answers |= {f"{name}/{number}/{key}": np.array(value.numpy()) for key, value in (*results.items(), *state.items())}
+                inputs: Any = {key: NDArray(given[f"{name}/{number}/{key}"]) for key in function.desc.input_names}
+                results: Any = await function(inputs=inputs, state=state)
+                answers |= {f"{name}/{number}/{key}": np.array(value.numpy()) for key, value in (*results.items(), *state.items())}
                 number += 1
     return answers
 
