@@ -76,6 +76,7 @@ def make(folder: Path) -> None:
     from safetensors.torch import save_file
     from transformers import Qwen3Config
 
+    from dflash_compile.export.families import family_of
     from dflash_compile.export.skeleton import parameter_shapes
 
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -86,7 +87,7 @@ def make(folder: Path) -> None:
     config = Qwen3Config(**SHAPE, dtype="bfloat16", architectures=["Qwen3ForCausalLM"])
     config.save_pretrained(target)
     shards: dict[str, dict[str, tuple[int, ...]]] = {}
-    for name, shape in parameter_shapes(config).items():
+    for name, shape in parameter_shapes(family_of(config.model_type), config).items():
         part = name.split(".")[2] if ".layers." in name else "rest"
         shards.setdefault(f"model-{part}.safetensors", {})[name] = shape
     for file, shapes in shards.items():

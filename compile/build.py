@@ -52,7 +52,7 @@ def build(
     models = decide(opened, drafter if isinstance(drafter, DrafterCheckpoint) else open_drafter(drafter), options)
     for warning in models.pairing.warnings:
         note(warning)
-    donor = None if target_from is None else find_donor(Path(target_from), models, options, backend.requires())
+    donor = None if target_from is None else find_donor(Path(target_from), models, options, backend.requires(models, options))
     prepared = backend.prepare(models, options, progress, OWNERS if donor is None else ("drafter",))
     with staged(place, prepared.bytes) as staging:
         graphs = dict(prepared.write(staging, progress))
@@ -68,7 +68,7 @@ def build(
         hashes, sizes = {name: sha256(path) for name, path in names.items()}, {name: path.stat().st_size for name, path in names.items()}
         if donor is not None:
             donor.check(hashes)
-        manifest = manifest_of(models, options, graphs, backend.requires(), hashes, sizes)
+        manifest = manifest_of(models, options, graphs, backend.requires(models, options), prepared.measured, hashes, sizes)
         (staging / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
         _validate(staging)
         check_output(place, options.force)  # another build may have been quicker

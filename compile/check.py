@@ -74,7 +74,7 @@ def _sample(port: Port, generator: np.random.Generator) -> Any:
     if port.dtype == "int32":
         # Zero is a position with no history, a token, and a row that exists.
         return np.zeros(shape, np.int32)
-    return generator.standard_normal(shape, dtype=np.float32)
+    return generator.standard_normal(shape, dtype=np.float32).astype(port.dtype)
 
 
 def _sizes(port: Port) -> tuple[int, ...]:

@@ -57,4 +57,11 @@ def decide(target: TargetCheckpoint, drafter: DrafterCheckpoint, options: BuildO
             why=f"each keeps one of its {block - 1} proposals or more, and the last pass needs one to make",
             fix=f"ask for at most {block - 2}",
         )
+    if options.refine and drafter.spec.selector is not None:
+        raise UsageError(
+            "a draft with a candidate selector cannot be refined",
+            where="--refine",
+            why="the selector chooses along one path, and refining would choose again by proposal",
+            fix="leave --refine out",
+        )
     return Models(target, drafter, pairing, block)

@@ -30,6 +30,10 @@ class SemanticModel:
     weights: dict[str, WeightRef]
     """initializer name → the tensor it stands for, in the checkpoint's own layout"""
 
+    def copy(self) -> SemanticModel:
+        """The same graph, to be changed on its own."""
+        return SemanticModel(self.model.clone(), self.weights)
+
 
 def to_onnx(graph: Graph) -> SemanticModel:
     """`graph` in ONNX, opset 24 and the domain "dflash", shape arithmetic folded. No weight has a value."""

@@ -15,8 +15,8 @@ class BuildOptions:
     """Options of one build. None means the models' own value. Raises `UsageError` for one that no model could meet."""
 
     backend: str = "onnxruntime"
-    precision: str | None = None
-    """of the weights, one of the back-end's `PRECISIONS`; the first of them by default"""
+    precision: str = ""
+    """of the weights; empty: the back-end's default"""
     drafter_precision: str | None = None
     """of the drafter's engines, where it is not that of the target's"""
     context: int | None = None
@@ -27,16 +27,21 @@ class BuildOptions:
     """passes of the draft after its first, each over the proposals it is least sure of"""
     portable: bool = False
     """standard operators only (opset 24, fp32), which other tools read too; several times slower than the back-end's own"""
+    arch: tuple[str, ...] = ()
+    """GPU architectures to compile for, where the back-end compiles; empty: its default"""
+    flavour: str | None = None
+    """which of several libraries of a back-end compiles; by default the one that is installed"""
     deployment_target: str | None = None
-    """the oldest system that Core ML packages are for; the back-end's own by default"""
+    """the oldest system engines are for, where the back-end has a choice; its own by default"""
     force: bool = False
     """replace a bundle that is there"""
 
     def __post_init__(self) -> None:
         backend = find_backend(self.backend)
-        for option, name in (("--precision", self.precision), ("--drafter-precision", self.drafter_precision)):
-            if name is not None and name not in backend.PRECISIONS:
-                raise UsageError(f"unknown precision {name!r}", where=option, fix=f"choose one of {', '.join(backend.PRECISIONS)}")
+        if not self.precision:
+            object.__setattr__(self, "precision", next(iter(backend.PRECISIONS)))
+        if not self.arch:
+            object.__setattr__(self, "arch", tuple(backend.ARCHITECTURES))
         if self.deployment_target is not None and self.deployment_target not in backend.DEPLOYMENT_TARGETS:
             known = ", ".join(backend.DEPLOYMENT_TARGETS)
             raise UsageError(
@@ -45,20 +50,7 @@ class BuildOptions:
                 why="" if known else f"bundles of the back-end {self.backend} have none",
                 fix=f"choose one of {known}" if known else "leave it out",
             )
-        if self.portable and not backend.PORTABLE:
-            raise UsageError(
-                f"the portable form of a bundle for {self.backend}",
-                where="--portable",
-                why="it is a form of ONNX graphs",
-                fix="leave out --portable or --backend",
-            )
-        if self.portable and (other := {self.precision_for("target"), self.precision_for("drafter")} - {"fp32"}):
-            raise UsageError(
-                f"the portable form at precision {', '.join(sorted(other))}",
-                where="--portable",
-                why="standard operators have no block-quantised product",
-                fix="add --precision fp32" if self.precision != "fp32" else "leave out --drafter-precision",
-            )
+        backend.check_options(self)
         if self.block is not None and self.block < 2:
             raise UsageError(f"a block of {self.block} rows", where="--block", why="a block is the anchor and at least one proposal", fix="give 2 or more")
         if self.refine < 0:
@@ -74,8 +66,7 @@ class BuildOptions:
 
     def precision_for(self, owner: Owner) -> str:
         """The name of the precision of one model's engines."""
-        target = self.precision or find_backend(self.backend).PRECISIONS[0]
-        return self.drafter_precision or target if owner == "drafter" else target
+        return self.drafter_precision or self.precision if owner == "drafter" else self.precision
 
 
 DEFAULT_CONTEXT = 2048

@@ -30,21 +30,20 @@ class Precision:
         return Floats(half=self.half_embedding)
 
 
-_RECIPES = {
+PRECISIONS = {
     recipe.name: recipe
     for recipe in (
         Precision("int8", 8, 8, half_embedding=True),
-        Precision("fp32", None, None, half_embedding=False),
         # The head decides between close candidates: four bits there cost more agreement than they save time.
         Precision("int4", 4, 8, half_embedding=True),
+        Precision("fp32", None, None, half_embedding=False),
     )
 }
-NAMES = tuple(_RECIPES)
-"""the default first"""
+"""ONNX Runtime's, the default first"""
 
 
 def precision_of(name: str, option: str = "--precision") -> Precision:
     """The recipe called `name`. Raises `UsageError`, naming the `option` it came from, for an unknown one."""
-    if name not in _RECIPES:
-        raise UsageError(f"unknown precision {name!r}", where=option, fix=f"choose one of {', '.join(_RECIPES)}")
-    return _RECIPES[name]
+    if name not in PRECISIONS:
+        raise UsageError(f"unknown precision {name!r}", where=option, fix=f"choose one of {', '.join(PRECISIONS)}")
+    return PRECISIONS[name]

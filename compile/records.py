@@ -13,6 +13,7 @@ from dflash_compile.runtime.bundle.manifest import (
     DraftVocabularyRecord,
     GraphRecord,
     Manifest,
+    MeasuredRecord,
     ModelRecord,
     PairingRecord,
     PortRecord,
@@ -44,10 +45,11 @@ def manifest_of(
     options: BuildOptions,
     graphs: Mapping[Owner, list[GraphRecord]],
     requires: RequirementRecord,
+    measured: list[MeasuredRecord],
     hashes: Mapping[str, str],
     sizes: Mapping[str, int],
 ) -> Manifest:
-    """The whole manifest; it depends on nothing but the inputs of the build."""
+    """The whole manifest; apart from `measured` it depends on nothing but the inputs of the build."""
     config: dict[str, str | int | float | bool | None] = {
         "backend": options.backend,
         "precision": options.precision_for("target"),
@@ -58,11 +60,14 @@ def manifest_of(
         "refine": options.refine,
         **options.deployment,
     }
+    # They mean nothing to back-ends whose engines run on any machine.
+    config |= {name: value for name, value in (("arch", ",".join(options.arch)), ("flavour", options.flavour)) if value}
+    target, drafter, vocab = models.target.spec, models.drafter.spec, models.target.spec.vocab
     return Manifest(
         created_by=tool(),
         context=models.context,
-        target=_model(models.target.spec, models.target.spec.family, options.precision_for("target"), graphs["target"], models.target.files),
-        drafter=_model(models.drafter.spec, models.drafter.spec.dialect, options.precision_for("drafter"), graphs["drafter"], models.drafter.files),
+        target=_model(target, vocab, target.family, options.precision_for("target"), graphs["target"], models.target.files),
+        drafter=_model(drafter, vocab, drafter.dialect, options.precision_for("drafter"), graphs["drafter"], models.drafter.files),
         pairing=PairingRecord(
             taps=list(models.drafter.spec.taps),
             block=models.block,
@@ -73,13 +78,13 @@ def manifest_of(
         text=_text(models),
         requires=requires,
         config=config,
-        measured=[],
+        measured=measured,
         files=dict(sorted(hashes.items())),
         sizes=dict(sorted(sizes.items())),
     )
 
 
-def _model(spec: TargetSpec | DrafterSpec, family: str, precision: str, graphs: list[GraphRecord], files: Mapping[str, str]) -> ModelRecord:
+def _model(spec: TargetSpec | DrafterSpec, vocab: int, family: str, precision: str, graphs: list[GraphRecord], files: Mapping[str, str]) -> ModelRecord:
     return ModelRecord(
         name=spec.name,
         family=family,
@@ -87,7 +92,7 @@ def _model(spec: TargetSpec | DrafterSpec, family: str, precision: str, graphs: 
         hidden=spec.hidden,
         kv_heads=spec.kv_heads,
         head_dim=spec.head_dim,
-        vocab=spec.vocab,
+        vocab=vocab,
         precision=precision,
         graphs=graphs,
         sources=dict(sorted(files.items())),

@@ -96,6 +96,7 @@ def _differences(manifest: Manifest, models: Models, options: BuildOptions, requ
         "taps": (manifest.pairing.taps, list(models.pairing.drafter.taps)),
         # Graphs of free width serve every block.
         "block": (manifest.pairing.block, models.block) if static else (None, None),
+        "architectures": (sorted({graph.arch for graph in target.graphs if graph.arch}), sorted(options.arch)),
     }
     yield from (f"{name}: {_words(there)} there, {_words(here)} here" for name, (there, here) in pairs.items() if there != here)
     yield from _other_files(target.sources, models.target.files)

@@ -45,6 +45,19 @@ SCHEMAS = (
         ("out", "k_updated", "v_updated"),
         {"scale": _REAL, "window": _INT, "causal": _INT},
     ),
+    # Other operators, not attributes: a lowering that does not know them must not take them for the first.
+    _schema(
+        "KVAnchoredAttention",
+        {"q": _FLOAT, "k": _FLOAT, "v": _FLOAT, **_CACHED},
+        ("out", "k_updated", "v_updated"),
+        {"scale": _REAL, "window": _INT, "causal": _INT},
+    ),
+    _schema(
+        "KVSinkAttention",
+        {"q": _FLOAT, "k": _FLOAT, "v": _FLOAT, **_CACHED, "sinks": _FLOAT},
+        ("out", "k_updated", "v_updated"),
+        {"scale": _REAL, "window": _INT, "causal": _INT},
+    ),
     _schema("Rotary", {"x": _FLOAT, "cos": _FLOAT, "sin": _FLOAT, "position": _POSITION}, ("rotated",), {}),
     _schema("RMSNorm", {"x": _FLOAT, "weight": _FLOAT}, ("normed",), {"eps": _REAL}),
 )
@@ -66,8 +79,26 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
     def kv_write(new: Any, cache: Any, position: Any) -> Any:
         return _OPSET.KVWrite(new, cache, position)
 
-    def kv_attention(q: Any, k: Any, v: Any, k_cache: Any, v_cache: Any, position: Any, scale: float, window: int, causal: bool) -> Any:
-        return _OPSET.KVAttention(q, k, v, k_cache, v_cache, position, scale=scale, window=window, causal=int(causal))
+    def kv_attention(
+        q: Any,
+        k: Any,
+        v: Any,
+        k_cache: Any,
+        v_cache: Any,
+        position: Any,
+        scale: float,
+        window: int,
+        causal: bool,
+        anchored: bool = False,
+        sinks: Any = None,
+    ) -> Any:
+        attributes = {"scale": scale, "window": window, "causal": int(causal)}
+        if sinks is not None:
+            if anchored:
+                raise NotImplementedError("an anchored window with attention sinks")
+            return _OPSET.KVSinkAttention(q, k, v, k_cache, v_cache, position, sinks, **attributes)
+        emit = _OPSET.KVAnchoredAttention if anchored else _OPSET.KVAttention
+        return emit(q, k, v, k_cache, v_cache, position, **attributes)
 
     def rotary(x: Any, cos: Any, sin: Any, position: Any) -> Any:
         return _OPSET.Rotary(x, cos, sin, position)

@@ -100,9 +100,16 @@ class DflashV1(nn.Module):
         """hidden_norm(fc(taps)): [N, S, taps_width] to [N, S, H]. It does not pass `input_layernorm`."""
         return self.hidden_norm(self.fc(taps))  # type: ignore[no-any-return]
 
+    def scores(self, logits: torch.Tensor, hidden: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
+        """What is compared: logits [1, P, V] of `hidden` [1, P, H] after an `anchor` [1, 1], scaled and capped where the drafter says so."""
+        if self.spec.output_multiplier != 1:
+            logits = logits * self.spec.output_multiplier
+        cap = self.spec.logit_softcap
+        return logits if cap is None else torch.tanh(logits / cap) * cap
+
     def forward(self, embeddings: torch.Tensor, attend: Attend) -> torch.Tensor:
         """Embedded blocks [N, B, H] (anchor, then masks) to hidden states of the same shape, ready for the target's head."""
-        x = embeddings
+        x = embeddings * self.spec.embedding_scale if self.spec.embedding_scale != 1 else embeddings
         for layer in self.layers:
             x = layer(x, attend)
         return self.norm(x)  # type: ignore[no-any-return]
@@ -136,8 +143,9 @@ class CachedAttend:
         window = self.spec.windows[layer] if self.spec.windows else None
         causal = self.spec.causal[layer] if self.spec.causal else False
         caches = self.caches[2 * layer : 2 * layer + 2]
+        anchored = {"anchored": True} if window is not None and self.spec.windows_from_anchor else {}
         out, *caches = torch.ops.dflash.kv_attention(
-            self._rotate(q), self._rotate(k), v, *caches, self.position, self.spec.head_dim**-0.5, window or NO_WINDOW, causal
+            self._rotate(q), self._rotate(k), v, *caches, self.position, self.spec.head_dim**-0.5, window or NO_WINDOW, causal, **anchored
         )
         self.caches[2 * layer : 2 * layer + 2] = caches
         return out  # type: ignore[no-any-return]

@@ -48,7 +48,9 @@ class DraftGraph(nn.Module):
         attend = CachedAttend(self.drafter.spec, self.rotary.cos, self.rotary.sin, position, list(caches))
         rows = block[:, :-1] if self.drafter.spec.sample_from_anchor else block
         hidden = self.drafter(F.embedding(rows, self.embedding), attend)
-        return F.linear(hidden if self.drafter.spec.sample_from_anchor else hidden[:, 1:], self.head), *attend.caches
+        if not self.drafter.spec.sample_from_anchor:
+            hidden = hidden[:, 1:]
+        return self.drafter.scores(F.linear(hidden, self.head), hidden, block[:, :1]), *attend.caches
 
 
 @contextmanager

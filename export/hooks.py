@@ -5,7 +5,7 @@ Knows how transformers dispatches attention; knows no model family.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,13 +13,16 @@ from unittest.mock import patch
 
 import torch
 from torch import nn
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from .families import Family
+from .experts import dense_experts
+from .families import Family, Norm
 from .ops import NO_WINDOW, kv_attention, rms_norm, rotary
 
 # transformers looks for a kernel package when the name contains "flash", and makes no mask for a name it has no mask function for.
 ATTENTION = "kv_semantic"
+EXPERTS = "dense"
 
 
 @dataclass
@@ -31,10 +34,12 @@ class Pass:
     caches: list[torch.Tensor]
     taps: dict[int, torch.Tensor] = field(default_factory=dict)
 
-    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: int) -> torch.Tensor:
+    def attend(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: int, sinks: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Attention of `layer`, whose entries in `caches` are replaced. Shapes as in `ops.kv_attention`."""
         k_cache, v_cache = self.caches[2 * layer : 2 * layer + 2]
-        out, *updated = kv_attention(q, k, v, k_cache, v_cache, self.position, scale, window, True)
+        out, *updated = kv_attention(q, k, v, k_cache, v_cache, self.position, scale, window, True, **({} if sinks is None else {"sinks": sinks}))
         self.caches[2 * layer : 2 * layer + 2] = updated
         return out  # type: ignore[no-any-return]
 
@@ -52,6 +57,22 @@ class Hooks:
         return self.running
 
 
+def _normed(norm: Norm) -> Callable[[Any, torch.Tensor], torch.Tensor]:
+    """What stands in for the `forward` of `norm`'s class."""
+
+    def forward(module: Any, x: torch.Tensor) -> torch.Tensor:
+        weight = getattr(module, "weight", None)
+        if weight is None:
+            weight = torch.ones(x.shape[-1])
+        elif norm.offset:
+            weight = weight + norm.offset
+        if norm.before:
+            x, weight = x * weight, torch.ones(x.shape[-1])
+        return rms_norm(x, weight, float(getattr(module, norm.eps)))  # type: ignore[no-any-return]
+
+    return forward
+
+
 @contextmanager
 def hooked(model: Any, family: Family, taps: Sequence[int]) -> Iterator[Hooks]:
     """Patch `family`'s functions and hook the decoder layers named by `taps` and the head, until the context ends.
@@ -63,14 +84,11 @@ def hooked(model: Any, family: Family, taps: Sequence[int]) -> Iterator[Hooks]:
 
     def attention(module: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _mask: None, **kwargs: Any) -> tuple[torch.Tensor, None]:
         window = int(kwargs.get("sliding_window") or NO_WINDOW)
-        return hooks.now().attend(module.layer_idx, q, k, v, float(kwargs["scaling"]), window).transpose(1, 2), None
+        return hooks.now().attend(module.layer_idx, q, k, v, float(kwargs["scaling"]), window, kwargs.get("s_aux")).transpose(1, 2), None
 
     def rotate(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
         position = hooks.now().position
         return rotary(q, cos, sin, position), rotary(k, cos, sin, position)
-
-    def norm(module: Any, x: torch.Tensor) -> torch.Tensor:
-        return rms_norm(x, module.weight, float(module.variance_epsilon))  # type: ignore[no-any-return]
 
     def keep(layer: int, _module: nn.Module, _args: Any, output: Any) -> None:
         hooks.now().taps[layer] = output[0] if isinstance(output, tuple) else output
@@ -81,11 +99,14 @@ def hooked(model: Any, family: Family, taps: Sequence[int]) -> Iterator[Hooks]:
     with ExitStack() as stack:
         ALL_ATTENTION_FUNCTIONS[ATTENTION] = attention
         stack.callback(ALL_ATTENTION_FUNCTIONS.pop, ATTENTION)
-        stack.callback(setattr, model.config, "_attn_implementation", model.config._attn_implementation)
-        model.config._attn_implementation = ATTENTION
+        ALL_EXPERTS_FUNCTIONS[EXPERTS] = dense_experts
+        stack.callback(ALL_EXPERTS_FUNCTIONS.pop, EXPERTS)
+        for key, ours in (("_attn_implementation", ATTENTION), ("_experts_implementation", EXPERTS)):
+            stack.callback(setattr, model.config, key, getattr(model.config, key))
+            setattr(model.config, key, ours)
         stack.enter_context(patch.object(family.modeling, "apply_rotary_pos_emb", rotate))
-        for cls in family.norms:
-            stack.enter_context(patch.object(cls, "forward", norm))
+        for norm in family.norms:
+            stack.enter_context(patch.object(norm.cls, "forward", _normed(norm)))
         layers = model.get_decoder().layers
         for layer in sorted(set(taps)):
             stack.callback(layers[layer].register_forward_hook(lambda *call, layer=layer: keep(layer, *call)).remove)

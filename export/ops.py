@@ -14,15 +14,18 @@ from torch.library import custom_op
 NO_WINDOW = 0
 
 
-def _visible(position: torch.Tensor, rows: int, length: int, window: int, causal: bool) -> torch.Tensor:
+def _visible(position: torch.Tensor, rows: int, length: int, window: int, causal: bool, anchored: bool) -> torch.Tensor:
     """Which cache columns each row may attend to, bool [S, L].
 
-    A window of W keeps columns with `row - column < W` and, where later rows are visible, `column - row < W`.
+    A window of W keeps columns with `row - column < W` and, where later rows are visible, `column - row < W`. An anchored one keeps the W
+    columns before `position` and all from there on.
     """
     row = position.long() + torch.arange(rows, device=position.device)[:, None]
     column = torch.arange(length, device=position.device)[None, :]
     visible = column <= row if causal else (column < position.long() + rows).expand(rows, -1)
-    if window != NO_WINDOW:
+    if window != NO_WINDOW and anchored:
+        visible = visible & (column >= position.long() - window)
+    elif window != NO_WINDOW:
         visible = visible & (row - column < window) & (column - row < window)
     return visible
 
@@ -50,18 +53,33 @@ def kv_attention(
     scale: float,
     window: int,
     causal: bool,
+    anchored: bool = False,
+    sinks: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Write S new rows to the cache, then attend over everything up to `position + S`.
 
     q [1, heads, S, hd]; k, v [1, kv, S, hd]; caches [1, kv, L, hd]. Returns (out [1, heads, S, hd], k_cache, v_cache).
-    `window` is in tokens, `NO_WINDOW` for full attention. Rows past `position + S` are never read: that is what makes
-    rollback a smaller position and nothing else.
+    `window` is in tokens, `NO_WINDOW` for full attention; `anchored` counts it from `position`, not from each row. `sinks` [heads] are
+    scores of one more column, which has no value. Rows past `position + S` are never read: that is what makes rollback a smaller
+    position and nothing else.
     """
     k_cache, v_cache = kv_write(k, k_cache, position), kv_write(v, v_cache, position)
-    mask = _visible(position, q.shape[2], k_cache.shape[2], window, causal)
+    mask = _visible(position, q.shape[2], k_cache.shape[2], window, causal, anchored)
     end = int(position) + q.shape[2]
-    out = torch.nn.functional.scaled_dot_product_attention(q, k_cache[:, :, :end], v_cache[:, :, :end], attn_mask=mask[:, :end], scale=scale, enable_gqa=True)
+    keys, values, seen = k_cache[:, :, :end], v_cache[:, :, :end], mask[:, :end]
+    if sinks is not None:
+        return _with_sinks(q, keys, values, seen, scale, sinks), k_cache, v_cache
+    out = torch.nn.functional.scaled_dot_product_attention(q, keys, values, attn_mask=seen, scale=scale, enable_gqa=True)
     return out, k_cache, v_cache
+
+
+def _with_sinks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, scale: float, sinks: torch.Tensor) -> torch.Tensor:
+    """Attention whose softmax counts one more column for each head, of that score and no value."""
+    groups = q.shape[1] // k.shape[1]
+    scores = (q @ k.repeat_interleave(groups, 1).transpose(-1, -2) * scale).masked_fill(~mask, float("-inf"))
+    column = sinks.to(q.dtype).view(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
+    shares = torch.cat([scores, column], -1).softmax(-1)[..., :-1]
+    return shares @ v.repeat_interleave(groups, 1)
 
 
 @kv_attention.register_fake
@@ -75,6 +93,8 @@ def _(
     scale: float,
     window: int,
     causal: bool,
+    anchored: bool = False,
+    sinks: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return torch.empty_like(q), torch.empty_like(k_cache), torch.empty_like(v_cache)
 

@@ -6,7 +6,7 @@ Dimensions are numbers or symbols: "rows" (S, free per run), "picked" (rows that
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Dtype = Literal["float32", "float16", "bfloat16", "int32", "int64"]
@@ -84,3 +84,53 @@ def draft_signature(layers: int, kv_heads: int, head_dim: int, length: int, voca
         outputs=(Port("logits", dtype, (1, proposals, vocab)), *cache_out),
         caches=cache_names(layers),
     )
+
+
+def prefill_signature(layers: int, kv_heads: int, head_dim: int, length: int, taps_width: int, rows: int, cache_dtype: Dtype) -> Signature:
+    """`rows` prompt tokens, of which the first `valid` count; gives the target's choice after row `valid - 1`. For back-ends that choose on the device."""
+    cache_in, cache_out = _cache_ports(layers, kv_heads, length, head_dim, cache_dtype)
+    return Signature(
+        role="prefill",
+        inputs=(Port("tokens", "int32", (1, rows)), Port("position", "int32", (1,)), Port("valid", "int32", (1,)), *cache_in),
+        outputs=(Port("next_token", "int32", (1,)), Port("taps", "float32", (1, rows, taps_width)), *cache_out),
+        caches=cache_names(layers),
+    )
+
+
+def verify_signature(
+    layers: int, kv_heads: int, head_dim: int, length: int, taps_width: int, rows: int, cache_dtype: Dtype, role: Literal["verify", "decode"] = "verify"
+) -> Signature:
+    """A block (anchor, then proposals) with greedy acceptance inside.
+
+    `tokens` is the target's choice after each row, `accepted` the leading proposals that equal it, `bonus` the choice after
+    them, `next_position` = position + accepted + 1. `decode` is the same one row wide: nothing to accept.
+    """
+    cache_in, cache_out = _cache_ports(layers, kv_heads, length, head_dim, cache_dtype)
+    counts = tuple(Port(name, "int32", (1,)) for name in ("accepted", "bonus", "next_position"))
+    return Signature(
+        role=role,
+        inputs=(Port("block", "int32", (1, rows)), Port("position", "int32", (1,)), *cache_in),
+        outputs=(Port("tokens", "int32", (1, rows)), *counts, Port("taps", "float32", (1, rows, taps_width)), *cache_out),
+        caches=cache_names(layers),
+    )
+
+
+def block_signature(layers: int, kv_heads: int, head_dim: int, length: int, rows: int, cache_dtype: Dtype) -> Signature:
+    """A draft that goes from the anchor to the block to verify, the anchor first, with nothing of the vocabulary's size in between."""
+    cache_in, cache_out = _cache_ports(layers, kv_heads, length, head_dim, cache_dtype)
+    return Signature(
+        role="draft",
+        inputs=(Port("anchor", "int32", (1,)), Port("position", "int32", (1,)), *cache_in),
+        outputs=(Port("block", "int32", (1, rows)), *cache_out),
+        caches=cache_names(layers),
+    )
+
+
+def with_cache_dtype(signature: Signature, dtype: Dtype) -> Signature:
+    """`signature` with its caches in another dtype."""
+    cached = {name for pair in signature.caches for name in pair}
+
+    def ports(all_ports: tuple[Port, ...]) -> tuple[Port, ...]:
+        return tuple(replace(port, dtype=dtype) if port.name in cached else port for port in all_ports)
+
+    return replace(signature, inputs=ports(signature.inputs), outputs=ports(signature.outputs))

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
-from transformers import AutoModelForCausalLM
 
 from dflash_compile.runtime.errors import CheckpointError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
+
+    from .families import Family
 
 HEAD = "lm_head.weight"
 EMBEDDING = "model.embed_tokens.weight"
@@ -20,14 +21,16 @@ TOLERATED = (".rotary_emb.inv_freq",)
 SHOWN = 6
 
 
-def parameter_shapes(config: PreTrainedConfig, where: str = "") -> dict[str, tuple[int, ...]]:
-    """Name and shape of every parameter of the causal language model of `config`; a tied head is left out.
+def parameter_shapes(family: Family, config: PreTrainedConfig, where: str = "") -> dict[str, tuple[int, ...]]:
+    """Name and shape of every parameter of `family`'s causal language model of `config`; a tied head is left out.
 
     Raises `CheckpointError` for a configuration that transformers cannot build a model of.
     """
     try:
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)  # of the dtype in the file only the weights' own counts
+            model = family.build(config, torch.float32)  # of the dtype in the file only the weights' own counts
+    except CheckpointError:
+        raise
     except Exception as error:  # model classes trip over bad values in as many ways as there are values
         raise CheckpointError(
             "transformers cannot build a model of this configuration",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from .hooks import Hooks, Pass
-from .rope import RotaryTables
+from .rope import LayeredTables
 
 
 class VerificationTarget(nn.Module):
@@ -18,12 +18,13 @@ class VerificationTarget(nn.Module):
     Runs eagerly with real weights, which makes it the reference, and under `torch.export` with fake ones.
     """
 
-    def __init__(self, model: Any, hooks: Hooks, taps: Sequence[int], cos: torch.Tensor, sin: torch.Tensor) -> None:
+    def __init__(self, model: Any, hooks: Hooks, taps: Sequence[int], tables: Mapping[str, torch.Tensor]) -> None:
+        """`tables` are those of `rope.rotary_tables`."""
         super().__init__()
         self.model = model
         self.hooks = hooks
         self.taps = tuple(taps)
-        model.get_decoder().rotary_emb = RotaryTables(cos, sin)
+        model.get_decoder().rotary_emb = LayeredTables(tables)
 
     def forward(self, tokens: torch.Tensor, position: torch.Tensor, pick: torch.Tensor, *caches: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """tokens int32 [1, S], position int32 [1], pick int32 [R], caches (k, v per layer) [1, kv, L, hd].

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dflash_compile.runtime.errors import CheckpointError
 
+from .files import section
 from .registry import names
 from .spec import TargetSpec
 from .text import NO_TOKEN, check_tokenizer, end_ids
@@ -61,13 +62,13 @@ def check_sizes(config: PreTrainedConfig, tensors: int, where: str) -> None:
         )
 
 
-def target_spec(config: PreTrainedConfig, name: str, dtype: str, text: TextSource, pad: str | None, where: str) -> TargetSpec:
-    """The spec of the model of `config`. `dtype` is the stored one; `pad` is the padding token, used where the config names none.
+def target_spec(family: str, config: PreTrainedConfig, name: str, dtype: str, text: TextSource, pad: str | None, where: str) -> TargetSpec:
+    """The spec of `family`'s model of `config`. `dtype` is the stored one; `pad` is the padding token, used where the config names none.
 
     Raises `CheckpointError` for a tokenizer of another model and for a rotary embedding with several bases.
     """
     tokenizer = check_tokenizer(text, config.vocab_size, where)
-    theta = config.rope_parameters.get("rope_theta")
+    theta = rope_base(config.rope_parameters)
     if theta is None:
         raise CheckpointError(
             "the rotary embedding has no single base", where=where, why="rope_parameters holds no rope_theta", fix="use a target of a known family"
@@ -81,7 +82,7 @@ def target_spec(config: PreTrainedConfig, name: str, dtype: str, text: TextSourc
     eos_ids = end_ids(tokenizer, text, config.eos_token_id)
     _check_tokens({"beginning": (bos_id,), "end": eos_ids}, config.vocab_size, where)
     return TargetSpec(
-        family=config.model_type,
+        family=family,
         name=name,
         layers=config.num_hidden_layers,
         hidden=config.hidden_size,
@@ -95,10 +96,17 @@ def target_spec(config: PreTrainedConfig, name: str, dtype: str, text: TextSourc
         dtype=dtype,
         rms_eps=config.rms_norm_eps,
         rope_theta=float(theta),
+        experts=getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None) or 0,
+        experts_used=getattr(config, "num_experts_per_tok", None) or 0,
         bos_id=bos_id,
         pad_id=pad_id,
         eos_ids=eos_ids,
     )
+
+
+def rope_base(parameters: Mapping[str, Any]) -> Any:
+    """The base in `rope_parameters`: the only one, or that of layers with full attention where kinds of layers have their own. None where there is none."""
+    return parameters.get("rope_theta", section(parameters.get("full_attention")).get("rope_theta"))
 
 
 def _check_positive(key: str, value: Any, where: str) -> None:

@@ -6,11 +6,13 @@ Building a bundle never needs this: tracing reads no weights.
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from .checkpoint import TargetCheckpoint
+from .families import family_of
 
 
 def load_model(checkpoint: TargetCheckpoint, dtype: torch.dtype = torch.float32, device: str = "cpu") -> PreTrainedModel:
@@ -19,19 +21,21 @@ def load_model(checkpoint: TargetCheckpoint, dtype: torch.dtype = torch.float32,
     Holds one copy of the weights: the model is made on the meta device and each parameter is put in place as it is read.
     """
     # A model keeps the config it is made of and changes it, for one when its attention is replaced: that must not reach the checkpoint.
-    config = copy.deepcopy(checkpoint.config)
+    config, family = copy.deepcopy(checkpoint.config), family_of(checkpoint.spec.family)
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        model = family.build(config, dtype)
     stored = checkpoint.tensors.shapes()
-    weights = {name: checkpoint.read(name).to(device, dtype) for name, _ in model.named_parameters() if name in stored}
+    weights = {name: checkpoint.read(name).to(device, dtype) for name in model.state_dict() if name in stored}
     model.load_state_dict(weights, assign=True, strict=False)
     model.tie_weights()
-    _restore_buffers(model, device)
+    _restore_buffers(model, family.constants(config), device)
     return model.eval().requires_grad_(False)  # type: ignore[no-any-return]
 
 
-def _restore_buffers(model: PreTrainedModel, device: str) -> None:
-    """Computed buffers (rotary frequencies) come out of the meta device empty: build their modules again."""
+def _restore_buffers(model: PreTrainedModel, constants: Mapping[str, torch.Tensor], device: str) -> None:
+    """Computed buffers come out of the meta device empty: take those there are in `constants`, build the modules of the others (rotary) again."""
     for name, module in list(model.named_modules()):
+        for buffer in constants.keys() & dict(module.named_buffers(recurse=False)).keys():
+            setattr(module, buffer, constants[buffer].to(device))
         if any(buffer.is_meta for buffer in module.buffers(recurse=False)):
             model.set_submodule(name, type(module)(module.config).to(device))

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from unittest.mock import patch
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim, ExportedProgram, export
-from transformers import AutoModelForCausalLM
 
 from .checkpoint import DrafterCheckpoint, TargetCheckpoint
 from .dflash_v1 import DflashV1
+from .dflash_v2 import draft_module
 from .draft_graphs import DraftGraph, InjectGraph, semantic_norms
 from .families import family_of
 from .graph import Graph, WeightRef
@@ -37,7 +38,7 @@ _EXACT = ("fc.weight", "hidden_norm.weight")
 def trace_target(checkpoint: TargetCheckpoint, taps: Sequence[int], context: int, rows: int | None = None, picked: int | None = None) -> Graph:
     """The target in verification mode, over a cache of `context` rows.
 
-    `rows` is the static width, also of `pick` unless `picked` gives another one, or None for a free one. Raises `IncompatibleError` for a family that has
+    `rows` is the static width, or None for a free one; `picked` that of `pick`, as many where it is not given. Raises `IncompatibleError` for a family that has
     no file in `families/`.
     """
     spec = checkpoint.spec
@@ -45,13 +46,14 @@ def trace_target(checkpoint: TargetCheckpoint, taps: Sequence[int], context: int
     widths: tuple[Size, Size] = ("rows", "picked") if rows is None else (rows, picked or rows)
     signature = target_signature(spec.layers, spec.kv_heads, spec.head_dim, context, spec.vocab, len(taps) * spec.hidden, *widths)
     fake = FakeTensorMode()
-    with fake:
-        model = AutoModelForCausalLM.from_config(copy.deepcopy(checkpoint.config), dtype=torch.float32).eval()
-    cos, sin = rotary_tables(type(model.get_decoder().rotary_emb), checkpoint.config, context)
+    # Fake tensors cannot be swapped for others, which `to` does, and everything is float32 already.
+    with fake, patch.object(torch.nn.Module, "to", lambda module, *_, **__: module):
+        model = family.build(copy.deepcopy(checkpoint.config), torch.float32).eval()
+    tables = rotary_tables(type(model.get_decoder().rotary_emb), checkpoint.config, context)
     with hooked(model, family, taps) as hooks, torch.no_grad():
-        module = VerificationTarget(model, hooks, taps, fake.from_tensor(cos), fake.from_tensor(sin))
+        module = VerificationTarget(model, hooks, taps, {name: fake.from_tensor(table) for name, table in tables.items()})
         program = _export(module, signature, fake)
-    return _graph(signature, program, {"cos": cos, "sin": sin}, lambda name: target_weight(spec, name.removeprefix("model.")))
+    return _graph(signature, program, tables | dict(family.constants(checkpoint.config)), lambda name: target_weight(spec, name.removeprefix("model.")))
 
 
 def trace_inject(checkpoint: DrafterCheckpoint, target: TargetSpec, context: int, rows: int | None = None) -> Graph:
@@ -64,7 +66,7 @@ def trace_inject(checkpoint: DrafterCheckpoint, target: TargetSpec, context: int
 def trace_draft(checkpoint: DrafterCheckpoint, target: TargetSpec, context: int, rows: int | None = None, refine: int = 0) -> Graph:
     """Proposals for a block of `rows` (None: any number from 2), refined `refine` times.
 
-    With the target's embedding, and its head or the drafter's reduced one.
+    With the target's embedding and head, but for the drafter's own where it has some.
     """
     spec = checkpoint.spec
     signature = draft_signature(spec.layers, spec.kv_heads, spec.head_dim, context, spec.draft_vocab or target.vocab, rows or "rows")
@@ -93,16 +95,17 @@ def _trace_drafter(
     cos, sin = drafter_tables(checkpoint.spec, context)
     fake = FakeTensorMode()
     with fake:
-        drafter = DflashV1(checkpoint.spec, len(checkpoint.spec.taps) * target.hidden)
+        drafter = draft_module(checkpoint.spec, len(checkpoint.spec.taps) * target.hidden, target.vocab)
         module = wrap(drafter, RotaryTables(fake.from_tensor(cos), fake.from_tensor(sin))).eval()
     with semantic_norms(), torch.no_grad():
         program = _export(module, signature, fake)
 
     def owner(name: str) -> WeightRef:
+        own = checkpoint.spec.own_embedding
         if name == "embedding":
-            return target_weight(target, EMBEDDING)
+            return WeightRef("drafter", EMBEDDING) if own else target_weight(target, EMBEDDING)
         if name == "head":
-            return target_weight(target, HEAD) if checkpoint.spec.draft_vocab is None else WeightRef("drafter", HEAD)
+            return WeightRef("drafter", HEAD) if own or checkpoint.spec.draft_vocab is not None else target_weight(target, HEAD)
         tensor = name.removeprefix("drafter.")
         return WeightRef("drafter", tensor, exact=tensor in _EXACT)
 
@@ -111,7 +114,9 @@ def _trace_drafter(
 
 def _graph(signature: Signature, program: ExportedProgram, tables: Mapping[str, torch.Tensor], owner: Callable[[str], WeightRef]) -> Graph:
     named = program.graph_signature
-    return Graph(signature, program, {name: owner(name) for name in named.parameters}, {name: tables[name.rpartition(".")[2]] for name in named.buffers})
+    constants = {name: tables[last] for name in named.buffers if (last := name.rpartition(".")[2]) in tables}
+    weights = {name: owner(name) for name in (*named.parameters, *named.buffers) if name not in constants}
+    return Graph(signature, program, weights, constants)
 
 
 def _export(module: torch.nn.Module, signature: Signature, fake: FakeTensorMode) -> ExportedProgram:

@@ -130,6 +130,31 @@ class DrafterEngine(ABC):
     def _draft_impl(self, anchor: int, position: int, width: int) -> Sequence[int]: ...
 
 
+class CycleEngine(ABC):
+    """Draft, verify, inject and commit as one step of the device, over the caches of a target and a drafter."""
+
+    def __init__(self, *, context: int, block: int) -> None:
+        self.context = context
+        self.block = block
+        """rows of a cycle"""
+
+    @final
+    def run(self, anchor: int, position: int) -> Sequence[int]:
+        """The tokens after `anchor`: 1 to `block`. Both caches hold every row before `position`, and afterwards those of all tokens but the last.
+
+        The device may already be in the next cycle when this returns; where the next call does not continue this one, that work is thrown away.
+        """
+        _check_fits(position, self.block, self.context)
+        return self._run_impl(anchor, position)
+
+    @abstractmethod
+    def close(self) -> None:
+        """Wait for the device and release the engine's memory."""
+
+    @abstractmethod
+    def _run_impl(self, anchor: int, position: int) -> Sequence[int]: ...
+
+
 @dataclass(frozen=True)
 class Engines:
     """A pair that was built together."""
@@ -138,9 +163,13 @@ class Engines:
     drafter: DrafterEngine
     notes: tuple[str, ...] = ()
     """what the user should know about how they run, in sentences"""
+    cycle: CycleEngine | None = None
+    """where the device can do a whole cycle of full width by itself"""
 
     def close(self) -> None:
-        """Release both."""
+        """Release them, the one that may be running first."""
+        if self.cycle is not None:
+            self.cycle.close()
         self.target.close()
         self.drafter.close()
 

@@ -11,7 +11,7 @@ from time import perf_counter
 
 from .acceptance import accept_greedy
 from .controller import PLAIN, Controller
-from .engines import DrafterEngine, TargetEngine
+from .engines import CycleEngine, DrafterEngine, TargetEngine
 from .errors import LengthError, UsageError
 from .statistics import Finish, Recorder
 
@@ -67,14 +67,20 @@ def chunk_rows(rows: int, widest: int, narrowest: int) -> list[int]:
 
 
 def run(
-    target: TargetEngine, drafter: DrafterEngine | None, prompt: Sequence[int], limits: Limits, controller: Controller, record: Recorder
+    target: TargetEngine,
+    drafter: DrafterEngine | None,
+    prompt: Sequence[int],
+    limits: Limits,
+    controller: Controller,
+    record: Recorder,
+    cycle: CycleEngine | None = None,
 ) -> Generator[int, None, None]:
-    """Token ids of the answer, as they are known; `controller` chooses how wide each cycle is.
+    """Token ids of the answer, as they are known; `controller` chooses how wide each cycle is, and `cycle` does those of full width, if given.
 
     What the answer did is in `record`, which is up to date at every yield.
     """
     started = perf_counter()
-    cycles = _Cycles(target, drafter, controller, record)
+    cycles = _Cycles(target, drafter, controller, record, cycle)
     fresh: list[int] = [cycles.prefill(prompt)]
     record.prefill_seconds = perf_counter() - started
     while True:
@@ -92,8 +98,8 @@ def run(
 class _Cycles:
     """The cycles of one answer: where it is, and how many committed rows the drafter has not seen yet."""
 
-    def __init__(self, target: TargetEngine, drafter: DrafterEngine | None, controller: Controller, record: Recorder) -> None:
-        self.target, self.drafter, self.controller, self.record = target, drafter, controller, record
+    def __init__(self, target: TargetEngine, drafter: DrafterEngine | None, controller: Controller, record: Recorder, cycle: CycleEngine | None = None) -> None:
+        self.target, self.drafter, self.controller, self.record, self.cycle = target, drafter, controller, record, cycle
         self.position = 0
         self.unseen = 0
 
@@ -118,6 +124,8 @@ class _Cycles:
         began = perf_counter()
         room = self.target.context - self.position
         width = PLAIN if self.drafter is None else self.controller.width(min(self.drafter.block, room))
+        if self.drafter is not None and self.cycle is not None and width == self.cycle.block:
+            return self._on_device(self.drafter, self.cycle, anchor, began)
         proposals = self._draft(anchor, width, began)
         now = perf_counter()
         choices = self.target.verify([anchor, *proposals], self.position, self.unseen)
@@ -129,6 +137,20 @@ class _Cycles:
             self.unseen += outcome.accepted + 1
             self.controller.observe(width, outcome.accepted, now - began)
         return [*proposals[: outcome.accepted], outcome.bonus]
+
+    def _on_device(self, drafter: DrafterEngine, cycle: CycleEngine, anchor: int, began: float) -> list[int]:
+        """A cycle of full width by the device alone, which injects what it commits."""
+        now = began
+        if self.unseen:
+            drafter.inject(self.target.taps, self.unseen, self.position - self.unseen)
+            self.unseen = 0
+            now = self.record.spent("inject", now)
+        tokens = list(cycle.run(anchor, self.position))
+        now = self.record.spent("verify", now)
+        self.record.cycle(cycle.block - 1, len(tokens) - 1)
+        self.position += len(tokens)
+        self.controller.observe(cycle.block, len(tokens) - 1, now - began)
+        return tokens
 
     def _draft(self, anchor: int, width: int, now: float) -> Sequence[int]:
         """`width - 1` proposals; none for a plain cycle.

@@ -108,7 +108,7 @@ class Session:
         try:
             engines = self._open()
             self._record = record
-            yield from run(engines.target, engines.drafter if draft else None, prompt, limits, controller, record)
+            yield from run(engines.target, engines.drafter if draft else None, prompt, limits, controller, record, engines.cycle)
         finally:
             self._busy.release()
 

@@ -12,7 +12,6 @@ import onnx
 import onnxruntime
 import torch
 from onnx.reference import ReferenceEvaluator
-from transformers import AutoModelForCausalLM
 
 from dflash_compile.compile.bind import bind
 from dflash_compile.compile.lowerings import onnxruntime as ort_form
@@ -20,6 +19,7 @@ from dflash_compile.compile.lowerings import portable
 from dflash_compile.compile.precision import precision_of
 from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint, TensorSource
 from dflash_compile.export.dflash_v1 import DflashV1
+from dflash_compile.export.dflash_v2 import draft_module as module_of
 from dflash_compile.export.draft_graphs import DraftGraph, InjectGraph, semantic_norms
 from dflash_compile.export.families import family_of
 from dflash_compile.export.graph import Graph
@@ -80,7 +80,7 @@ def module_call(module: torch.nn.Module, signature: Signature) -> Call:
 
 def load_target(checkpoint: TargetCheckpoint, replace: Mapping[str, torch.Tensor] | None = None) -> Any:
     """The transformers model with the checkpoint's weights, some of them replaced."""
-    model = AutoModelForCausalLM.from_config(checkpoint.config, dtype=torch.float32).eval()
+    model = family_of(checkpoint.spec.family).build(checkpoint.config, torch.float32).eval()
     weights = {name: checkpoint.read(name).float() for name in checkpoint.tensors.shapes()}
     missing, unexpected = model.load_state_dict(weights | dict(replace or {}), strict=False)
     assert not unexpected
@@ -94,13 +94,13 @@ def torch_target(checkpoint: TargetCheckpoint, signature: Signature, taps: tuple
     model = load_target(checkpoint)
     tables = rotary_tables(type(model.get_decoder().rotary_emb), checkpoint.config, context)
     with hooked(model, family_of(checkpoint.spec.family), taps) as hooks:
-        yield module_call(VerificationTarget(model, hooks, taps, *tables), signature)
+        yield module_call(VerificationTarget(model, hooks, taps, tables), signature)
 
 
 def draft_module(checkpoint: DrafterCheckpoint, width: int) -> DflashV1:
     """The drafter with its weights; `width` is that of the concatenated taps."""
-    model = DflashV1(checkpoint.spec, width).eval()
-    model.load_state_dict({name: checkpoint.read(name).float() for name in checkpoint.tensors.shapes() if name != HEAD})
+    model = module_of(checkpoint.spec, width, checkpoint.spec.vocab or 0).eval()
+    model.load_state_dict({name: checkpoint.read(name).float() for name in checkpoint.tensors.shapes() if name not in (HEAD, EMBEDDING)})
     return model
 
 
@@ -118,7 +118,7 @@ def torch_drafter(drafter: DrafterCheckpoint, target: TargetCheckpoint, signatur
     model = draft_module(drafter, len(drafter.spec.taps) * target.spec.hidden)
     tables = RotaryTables(*drafter_tables(drafter.spec, context))
     draft = DraftGraph(model, tables, target.spec.vocab)
-    draft.embedding.data = target.read(EMBEDDING).float()
+    draft.embedding.data = (drafter if drafter.spec.own_embedding else target).read(EMBEDDING).float()
     draft.head.data = draft_head(drafter, target)
     with ExitStack() as stack:
         stack.enter_context(semantic_norms())

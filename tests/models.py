@@ -1,4 +1,4 @@
-"""Tiny random checkpoints on disk: a llama or qwen3 target with a real byte-level tokenizer, and drafters that fit it, z-lab v1 or speculators.
+"""Tiny random checkpoints on disk: a target of any family with a real byte-level tokenizer, and drafters that fit it, z-lab v1 or speculators.
 
 Written with transformers and safetensors alone, so that tests of our own readers and writers do not test themselves.
 """
@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedConfig
 from transformers.utils import logging
 
 logging.disable_progress_bar()
@@ -51,8 +51,31 @@ def write_tokenizer(folder: Path, vocab: int = VOCAB) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(words))
 
 
+_TOWER = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1}
+VISION: dict[str, dict[str, Any]] = {
+    "muse_glimmer": {
+        "vision_config": {"pos_emb_height": 4, "pos_emb_width": 4, **_TOWER},
+        "out_hidden_size": 64,
+        "projector_hidden_size": 16,
+        "image_token_id": VOCAB - 1,
+        "video_token_id": VOCAB - 2,
+    },
+    "muse_spark": {
+        "vision_config": {"pos_emb_height": 4, "pos_emb_width": 4, **_TOWER},
+        "audio_config": {"patch_sizes": [4, 4], "hidden_sizes": [8, 16], "depths": [1, 1], "num_hidden_layers": 2, "out_hidden_size": 64},
+        "out_hidden_size": 64,
+        "projector_hidden_size": 16,
+        "image_token_id": VOCAB - 1,
+        "video_token_id": VOCAB - 2,
+        "audio_token_id": VOCAB - 3,
+    },
+    "gemma3": {"vision_config": {"image_size": 28, "patch_size": 14, **_TOWER}, "mm_tokens_per_image": 4, "image_token_index": VOCAB - 1},
+}
+"""families of multimodal checkpoints, and the rest of their configuration beside the text's"""
+
+
 def target_config(family: str = "llama", **overrides: Any) -> PreTrainedConfig:
-    """4 layers, 64 wide, 4 query and 2 key/value heads of 16. `overrides` are config fields."""
+    """4 layers, 64 wide, 4 query and 2 key/value heads of 16. `overrides` are config fields, of the text decoder where there is more."""
     fields: dict[str, Any] = {
         "vocab_size": VOCAB,
         "hidden_size": 64,
@@ -68,6 +91,8 @@ def target_config(family: str = "llama", **overrides: Any) -> PreTrainedConfig:
         "eos_token_id": IM_END,
         "pad_token_id": ENDOFTEXT,
     }
+    if family in VISION:
+        return AutoConfig.for_model(family, text_config=fields | overrides, **VISION[family])
     return AutoConfig.for_model(family, **(fields | overrides))
 
 
@@ -78,17 +103,21 @@ def _vary(model: torch.nn.Module) -> None:
             if weight.ndim == 1:
                 weight += 0.1 * torch.randn_like(weight)
         model.get_input_embeddings().weight[ENDOFTEXT].normal_(std=0.1)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer += 0.3 * torch.randn_like(buffer)
 
 
 def write_target(folder: Path, family: str = "llama", *, seed: int = 0, shard_size: str = "1GB", **overrides: Any) -> Path:
     """A random target as a transformers directory. `overrides` are config fields; a small `shard_size` ("100KB") shards it."""
     torch.manual_seed(seed)
     config = target_config(family, **overrides)
-    model = AutoModelForCausalLM.from_config(config, dtype=config.dtype or torch.float32)
+    kind = AutoModelForImageTextToText if family in VISION else AutoModelForCausalLM
+    model = kind.from_config(config, dtype=config.dtype or torch.float32)
     _vary(model)
     model.generation_config.eos_token_id = [IM_END, ENDOFTEXT]
     model.save_pretrained(folder, max_shard_size=shard_size)
-    write_tokenizer(folder, min(VOCAB, config.vocab_size))
+    write_tokenizer(folder, min(VOCAB, config.get_text_config().vocab_size))
     return folder
 
 
@@ -167,6 +196,66 @@ def write_drafter(
     return folder
 
 
+def write_deepspec(folder: Path, target_dir: Path, **overrides: Any) -> Path:
+    """A random DeepSpec drafter without a Markov head, of a block of 7, for the target in `target_dir`: an embedding and a head of its own."""
+    fields = {"architectures": ["Qwen3DSparkModel"], "mask_token_id": MASK, "markov_rank": 0} | overrides
+    write_drafter(folder, target_dir, block=7, taps=(2, 0), **fields)
+    config = json.loads((folder / "config.json").read_text())
+    config["target_layer_ids"] = config.pop("dflash_config")["target_layer_ids"]
+    (folder / "config.json").write_text(json.dumps(config))
+    weights, random = load_file(folder / "model.safetensors"), torch.Generator().manual_seed(3)
+    weights |= {name: torch.randn(config["vocab_size"], config["hidden_size"], generator=random) for name in ("embed_tokens.weight", "lm_head.weight")}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def write_drafter2(folder: Path, target_dir: Path, *, block: int = 6, taps: tuple[int, ...] = (2, 0), seed: int = 0, top_k: int = 5, **overrides: Any) -> Path:
+    """A random z-lab DFlash2 drafter for the target in `target_dir`: two sliding layers, a convolution of two taps, a selector of rank 8."""
+    sliding = {"layer_types": ["sliding_attention"] * 2, "sliding_window": 7, "use_sliding_window": True, "is_causal": False}
+    config = drafter_config(target_dir, layers=2, block=block, taps=taps, mask_id=MASK, **(sliding | overrides))
+    config["architectures"] = ["DFlash2DraftModel"]
+    config["dflash_config"] |= {"conv_kernel_size": 2, "conv_group_size": 16, "selector_rank": 8, "selector_top_k": top_k}
+    config["dflash_config"] |= {"input_embedding_scale": 1.5, "output_multiplier": 0.5, "final_logit_softcapping": 6.0}
+    hidden, vocab = config["hidden_size"], config["vocab_size"]
+    generator = torch.Generator().manual_seed(seed + 1)
+
+    def random(*shape: int, scale: float) -> torch.Tensor:
+        return scale * torch.randn(*shape, generator=generator)
+
+    tensors = drafter_tensors(config, seed) | {
+        "candidate_selector.predecessor_codebook": random(vocab, 8, scale=1.0),
+        "candidate_selector.successor_codebook": random(vocab, 8, scale=1.0),
+        "candidate_selector.hidden_projection.weight": random(8, hidden, scale=hidden**-0.5),
+    }
+    for layer in range(2):
+        for half in ("attention_conv", "mlp_conv"):
+            tensors[f"layers.{layer}.{half}.base_kernel"] = random(2, 2, hidden, scale=0.7)
+            tensors[f"layers.{layer}.{half}.kernel_projection.weight"] = random(2 * 2 * hidden // 16, hidden, scale=0.5 * hidden**-0.5)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def write_assistant(
+    folder: Path, target_dir: Path, *, block: int = 6, taps: tuple[int, ...] = (2, 0), layer_types: Sequence[str], seed: int = 0, **overrides: Any
+) -> Path:
+    """A random Muse drafter for the Muse target in `target_dir`, saved by transformers' own class. `overrides` are config fields."""
+    torch.manual_seed(seed)
+    target = AutoConfig.from_pretrained(target_dir).text_config
+    shared = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings")
+    fields = {name: getattr(target, name) for name in shared}
+    fields |= {"num_hidden_layers": len(layer_types), "layer_types": list(layer_types), "block_size": block, "target_layer_ids": list(taps)}
+    fields |= {"mask_token_id": MASK, "bos_token_id": IM_START, "eos_token_id": IM_END, "pad_token_id": ENDOFTEXT, "initializer_range": 0.15}
+    model = AutoModel.from_config(AutoConfig.for_model("muse_glimmer_assistant", **(fields | overrides)), dtype=torch.float32)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim == 1:
+                weight += 0.1 * torch.randn_like(weight)
+    model.save_pretrained(folder)
+    return folder
+
+
 def speculators_config(plain: dict[str, Any], draft_vocab: int) -> dict[str, Any]:
     """The `config.json` that speculators 0.9.0 with transformers 5.24 writes for the drafter of the z-lab config `plain`."""
     layers = ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings")
@@ -193,7 +282,8 @@ def speculators_config(plain: dict[str, Any], draft_vocab: int) -> dict[str, Any
         "target_hidden_size": None,
         "tie_word_embeddings": False,
         "transformer_layer_config": {name: plain[name] for name in layers}
-        | {"model_type": "qwen3", "attention_dropout": 0.0, "use_sliding_window": False, "sliding_window": None, "max_window_layers": 28}
+        | {"model_type": "qwen3", "attention_dropout": 0.0, "max_window_layers": 28}
+        | {"use_sliding_window": plain.get("use_sliding_window", False), "sliding_window": plain.get("sliding_window")}
         | {"rope_parameters": {"rope_theta": plain["rope_theta"], "rope_type": "default"}, "tie_word_embeddings": False, "use_cache": True}
         | {"transformers_version": "5.24.0", "initializer_range": 0.02, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None},
         "transformers_version": "5.24.0",

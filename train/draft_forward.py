@@ -62,7 +62,8 @@ class BlockAttend:
         windows = self.model.spec.windows or (None,) * self.model.spec.layers
         biases = {}
         for window in set(windows):
-            seen = before if window is None else before & (rows[:, :, None] - column < window)
+            origin = anchors.repeat_interleave(self.block, dim=1) - 1 if self.model.spec.windows_from_anchor else rows
+            seen = before if window is None else before & (origin[:, :, None] - column < window)
             biases[window] = torch.zeros(seen.shape, dtype=dtype, device=rows.device).masked_fill_(~seen, float("-inf"))[:, None, None]
         return [biases[window] for window in windows]
 
@@ -75,7 +76,7 @@ class BlockAttend:
         if spec.causal and spec.causal[layer]:
             bias = bias.masked_fill(distance < 0, float("-inf"))
         window = spec.windows[layer] if spec.windows else None
-        return bias if window is None else bias.masked_fill(distance.abs() >= window, float("-inf"))
+        return bias if window is None or spec.windows_from_anchor else bias.masked_fill(distance.abs() >= window, float("-inf"))
 
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         n, heads, rows, width = q.shape

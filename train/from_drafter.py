@@ -29,7 +29,14 @@ COMPARED = (
     "mask_id",
     "attention_bias",
     "windows",
+    "windows_from_anchor",
     "causal",
+    "own_embedding",
+    "embedding_scale",
+    "output_multiplier",
+    "logit_softcap",
+    "convolution",
+    "selector",
     "rope_theta",
     "rope_scaling",
     "rms_eps",
@@ -38,14 +45,16 @@ COMPARED = (
 
 
 def options_of(spec: DrafterSpec) -> dict[str, Any]:
-    """The fields of `TrainOptions` that a drafter answers by itself, as its training would have been asked for them."""
+    """The fields of `TrainOptions` that a drafter answers by itself, as its training would have been asked for them.
+
+    Its draft vocabulary is not among them: training keeps that one unless it is asked for another.
+    """
     return {
         "layers": spec.layers,
         "block": spec.block,
         "taps": spec.taps,
         "mask_id": spec.mask_id,
         "sample_from_anchor": spec.sample_from_anchor,
-        "draft_vocabulary": spec.draft_vocab,
     }
 
 

@@ -70,7 +70,7 @@ def gather(
 
     def answering(done: int, total: int) -> None:
         left_out = f", {writer.passed_over} prompts too long" if writer.passed_over else ""
-        report(TrainProgress("responses", done, total, f"{len(store.entries)} sequences{left_out}"))
+        report(TrainProgress("responses", min(done, total), total, f"{len(store.entries)} sequences{left_out}"))
 
     writer.run(answering)
     return writer.passed_over

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from dflash_compile.runtime.errors import UsageError
 
 PRECISIONS = ("auto", "bfloat16", "float32")
-COUNTS = ("layers", "response_tokens", "response_limit", "steps", "sequences", "anchors", "loss_vocabulary", "draft_vocabulary", "evaluate_every")
+COUNTS = ("layers", "response_limit", "steps", "sequences", "anchors", "loss_vocabulary", "draft_vocabulary", "evaluate_every")
 BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(COUNTS, (1, math.inf)),
     "block": (2, 64),
     "held_out": (2, math.inf),  # with 1 nothing is left to train on
-    "text_tokens": (0, math.inf),
+    **dict.fromkeys(("response_tokens", "text_tokens"), (0, math.inf)),
     "weight_decay": (0, math.inf),
     "checkpoint_seconds": (0, math.inf),
     "seed": (0, (1 << 32) - 1),
@@ -36,7 +36,7 @@ class TrainOptions:
     mask_id: int | None = None
     """None takes the last added token of the tokenizer that is neither pad, bos nor eos"""
     response_tokens: int = 400_000
-    """response tokens to generate; those already in the feature folder count"""
+    """response tokens to generate; those already in the feature folder count. 0 where other folders have all that is wanted"""
     response_limit: int = 256
     text_tokens: int = 350_000
     """tokens of plain text from the standard library to train on as well; 0 for none"""
@@ -53,10 +53,12 @@ class TrainOptions:
     loss_vocabulary: int = 8192
     """most frequent response tokens the loss is normalised over; the last `full_share` of the run uses the whole vocabulary"""
     draft_vocabulary: int | None = None
-    """tokens the drafter can propose: the most frequent response tokens, and those that end an answer; None for all"""
+    """tokens the drafter can propose: the most frequent response tokens, and those that end an answer; None for those of the drafter begun with, else all"""
     sample_from_anchor: bool = False
     """the anchor's row proposes the first token, so that a block of B rows is drafted in B - 1; else rows of masks propose"""
     full_share: float = 0.1
+    gamma: float | None = None
+    """decay of the loss along a block: row k weighs exp(-(k - 1) / gamma); None for the published decay of the block, `blocks.gamma_for`"""
     soft_share: float = 0.5
     """how much of the loss is against the target's own distribution; the rest is against the token it said"""
     held_out: int = 40
@@ -74,7 +76,7 @@ class TrainOptions:
             if value is not None and not least <= value <= most:  # NaN compares to nothing
                 allowed = f"at least {least}" if most == math.inf else f"between {least} and {most}"
                 raise _wrong(name, f"must be {allowed}, not {value}", f"give a number {allowed}")
-        for name in ("minutes", "learning_rate", "clip"):
+        for name in ("minutes", "learning_rate", "clip", "gamma"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise _wrong(name, f"must be above 0 and finite, not {value}", "give a finite number above 0")

@@ -93,13 +93,10 @@ def _identity(spec: DrafterSpec, vocabulary: DraftVocabulary | None, start: Draf
 
 
 def _vocabulary(target: TargetSpec, corpus: Corpus, options: TrainOptions, mask_id: int, start: DrafterCheckpoint | None) -> DraftVocabulary | None:
-    """That of the drafter begun with, where it has one of the size asked for, else the most frequent tokens."""
-    size = options.draft_vocabulary
-    if size is None:
-        return None
-    if start is not None and start.vocabulary is not None and len(start.vocabulary.ids) == size:
-        return start.vocabulary
-    return choose_vocabulary(corpus.token_counts(responses_only=True), size, target, mask_id)
+    """The most frequent tokens, as many as were asked for; else those of the drafter begun with, where they are not all."""
+    if options.draft_vocabulary is None:
+        return None if start is None else start.vocabulary
+    return choose_vocabulary(corpus.token_counts(responses_only=True), options.draft_vocabulary, target, mask_id)
 
 
 def train(
@@ -136,7 +133,8 @@ def train(
         if not folder.is_dir():
             raise UsageError("there is no such feature folder", where=str(folder), fix="give the `features` folder of another run's --work")
     mask_id = choose_mask_id(checkpoint.text.tokenizer_json, checkpoint.spec, options.mask_id)
-    spec = drafter_spec(checkpoint.spec, options, mask_id, bool(getattr(checkpoint.config, "attention_bias", False)))
+    size = options.draft_vocabulary if start is None or options.draft_vocabulary is not None else start.spec.draft_vocab
+    spec = drafter_spec(checkpoint.spec, options, mask_id, bool(getattr(checkpoint.config, "attention_bias", False)), size)
     if options.draft_vocabulary is not None:
         check_size(options.draft_vocabulary, checkpoint.spec)
     if start is not None:

@@ -9,11 +9,16 @@ from dflash_compile.runtime.errors import UsageError
 
 from .options import TrainOptions, default_taps
 
+TRAINABLE = ("llama", "qwen3")
 
-def drafter_spec(target: TargetSpec, options: TrainOptions, mask_id: int, bias: bool = False) -> DrafterSpec:
-    """The drafter to train for `target`: its own shapes, so that its last layers can start it. `bias`: its projections have one."""
+
+def drafter_spec(target: TargetSpec, options: TrainOptions, mask_id: int, bias: bool = False, draft_vocab: int | None = None) -> DrafterSpec:
+    """The drafter to train for `target`: its own shapes, so that its last layers can start it.
+
+    `bias`: its projections have one. `draft_vocab`: how many tokens it can propose; None for all.
+    """
     return DrafterSpec(
-        dialect="speculators" if options.draft_vocabulary is not None or options.sample_from_anchor else "zlab_v1",
+        dialect="speculators" if draft_vocab is not None or options.sample_from_anchor else "zlab_v1",
         name=f"{target.name}-dflash",
         layers=options.layers,
         hidden=target.hidden,
@@ -32,7 +37,7 @@ def drafter_spec(target: TargetSpec, options: TrainOptions, mask_id: int, bias: 
         target_layers=target.layers,
         attention_bias=bias,
         sample_from_anchor=options.sample_from_anchor,
-        draft_vocab=options.draft_vocabulary,
+        draft_vocab=draft_vocab,
     )
 
 
@@ -58,7 +63,14 @@ def choose_mask_id(tokenizer_json: bytes, target: TargetSpec, wanted: int | None
 
 
 def check_shape(target: TargetSpec, options: TrainOptions) -> None:
-    """Raise `UsageError` for layers and taps that `target` does not have."""
+    """Raise `UsageError` for a target that no drafter is trained for, and for layers and taps that `target` does not have."""
+    if target.family not in TRAINABLE:
+        raise UsageError(
+            f"a drafter for a {target.family} target cannot be trained",
+            where=target.name,
+            why="its layers are none that a draft layer could start as, or its embeddings and logits are scaled in ways that training does not know",
+            fix=f"train for a target of {', '.join(TRAINABLE)}; published drafters of other families can be built",
+        )
     if target.layers < 2:
         raise UsageError(f"{target.name} has a single layer", why="a drafter reads layers before the last", fix="use a deeper target")
     if options.layers > target.layers:

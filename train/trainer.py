@@ -145,7 +145,7 @@ class Trainer:
         for group in self.optimiser.param_groups:
             group["lr"] = rate_at(self.done, options)
         vocabulary = self.whole if self.done > 1 - options.full_share else self.frequent
-        gamma, dtype = gamma_for(options.block), self.compute.dtype
+        gamma, dtype = gamma_for(options.block) if options.gamma is None else options.gamma, self.compute.dtype
         with self.compute.autocast():
             loss = block_loss(self.model, batch, self.embedding, vocabulary, gamma, self.teacher, options.soft_share, dtype)
         loss.backward()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from ..console import Console
 from ..report import Report
+
+Precision = Literal["int8", "int4", "fp32", "fp16", "bf16", "fp8", "nvfp4", "palette6", "palette4"]
 
 
 def command(
@@ -21,13 +23,21 @@ def command(
         int | None, typer.Option("--max-context", min=1, help="Tokens of prompt and answer together; by default what both models allow, at most 2048.")
     ] = None,
     precision: Annotated[
-        str | None,
-        typer.Option("--precision", metavar="NAME", help="Of the weights: int8, int4 or fp32; other back-ends have others. By default the back-end's first."),
+        Precision | None,
+        typer.Option("--precision", help="Of the weights: int8 (default), int4 or fp32 for ONNX Runtime; fp16 (default) and more for TensorRT and Core ML."),
     ] = None,
-    drafter_precision: Annotated[
-        str | None, typer.Option("--drafter-precision", metavar="NAME", help="Of the drafter's weights; as --precision by default.")
+    drafter_precision: Annotated[Precision | None, typer.Option("--drafter-precision", help="Of the drafter's weights; as --precision by default.")] = None,
+    backend: Annotated[
+        str, typer.Option("--backend", help="What the bundle runs on: onnxruntime, tensorrt for NVIDIA GPUs, coreml or coreai for Apple Silicon.")
+    ] = "onnxruntime",
+        str, typer.Option("--backend", help="What the bundle runs on: onnxruntime, tensorrt for NVIDIA GPUs, coreml or coreai for Apple Silicon.")
+    ] = "onnxruntime",
+    arch: Annotated[
+        str, typer.Option("--arch", metavar="LIST", help="GPU architectures to compile for, with --backend tensorrt; sm86,sm89,sm120 by default.")
+    ] = "",
+    flavour: Annotated[
+        Literal["rtx", "trt"] | None, typer.Option("--flavour", help="TensorRT for RTX, or TensorRT 11; by default the one that is installed.")
     ] = None,
-    backend: Annotated[str, typer.Option("--backend", help="What the bundle runs on.")] = "onnxruntime",
     deployment_target: Annotated[
         str | None, typer.Option("--deployment-target", metavar="SYSTEM", help="The oldest system a Core ML bundle is for: macos15 (iOS 18 too) or macos26.")
     ] = None,
@@ -43,12 +53,14 @@ def command(
 
     options = BuildOptions(
         backend=backend,
-        precision=precision,
+        precision=precision or "",
         drafter_precision=drafter_precision,
         context=max_context,
         block=block,
         refine=refine,
         portable=portable,
+        arch=tuple(name.strip().lower() for name in arch.split(",") if name.strip()),
+        flavour=flavour,
         deployment_target=deployment_target,
         force=force,
     )

@@ -13,7 +13,7 @@ from ..console import Console
 from ..report import Report
 
 if TYPE_CHECKING:
-    from dflash_compile.runtime.bundle.manifest import Manifest, ModelRecord
+    from dflash_compile.runtime.bundle.manifest import Manifest, ModelRecord, PlanRecord
 
 
 def command(
@@ -44,26 +44,60 @@ def _checkpoint(reference: str, hashes: bool) -> Report:
     kind = "drafter" if any(layout.recognise(path) for layout in layouts) else "target"
     checkpoint = open_drafter(path) if kind == "drafter" else open_target(path)
     spec = asdict(checkpoint.spec)
-    shown = {name: value for name, value in spec.items() if name != "evidence"}
+    evidence = spec.get("evidence", {})
+    shown = {name: _found(value, evidence.get(name)) for name, value in spec.items() if name != "evidence"}
     document = {"kind": kind, "path": str(checkpoint.path), "spec": spec, "files": dict(checkpoint.files) if hashes else {}}
     return Report(document, list(_table({"kind": kind, "path": str(checkpoint.path), **shown})))
 
 
+def _found(value: Any, where: str | None) -> Any:
+    """A field's value with the key or rule it was read from, where that is known."""
+    return value if where is None else f"{_words(value)}  [{where}]"
+
+
 def _bundle_rows(manifest: Manifest) -> dict[str, Any]:
+    return (
+        {
+            "kind": f"bundle, format version {manifest.version}, {manifest.created_by}",
+            "target": _model(manifest.target),
+            "drafter": _model(manifest.drafter),
+            "block": f"{manifest.pairing.block} rows, mask token {manifest.pairing.mask_id}",
+            "proposes": _proposed(manifest),
+            "draft": _passes(manifest.config.get("refine")),
+            "taps": manifest.pairing.taps,
+            "context": f"{manifest.context} tokens",
+            "chat template": "in the bundle" if manifest.text.chat_template else "none: prompts are continued as they stand",
+            "runs on": _platform(manifest),
+            "files": f"{len(manifest.files)}, {sum(manifest.sizes.values()) / 2**20:.1f} MiB",
+        }
+        | _plans(manifest)
+        | {measured.name: f"{measured.value:g} {measured.unit} ({measured.how})" for measured in manifest.measured}
+    )
+
+
+def _platform(manifest: Manifest) -> str:
     requires = manifest.requires
-    return {
-        "kind": f"bundle, format version {manifest.version}, {manifest.created_by}",
-        "target": _model(manifest.target),
-        "drafter": _model(manifest.drafter),
-        "block": f"{manifest.pairing.block} rows, mask token {manifest.pairing.mask_id}",
-        "proposes": _proposed(manifest),
-        "draft": _passes(manifest.config.get("refine")),
-        "taps": manifest.pairing.taps,
-        "context": f"{manifest.context} tokens",
-        "chat template": "in the bundle" if manifest.text.chat_template else "none: prompts are continued as they stand",
-        "runs on": f"{requires.backend}: {requires.package} {requires.minimum} or later, checked with {requires.built_with}",
-        "files": f"{len(manifest.files)}, {sum(manifest.sizes.values()) / 2**20:.1f} MiB",
-    } | {measured.name: f"{measured.value:g} {measured.unit} ({measured.how})" for measured in manifest.measured}
+    versions = requires.minimum if requires.maximum == requires.minimum else f"{requires.minimum} or later"
+    kinds = sorted({graph.arch for model in (manifest.target, manifest.drafter) for graph in model.graphs if graph.arch})
+    return f"{requires.backend}: {requires.package} {versions}, checked with {requires.built_with}" + (f", on {', '.join(kinds)}" if kinds else "")
+
+
+def _plans(manifest: Manifest) -> dict[str, str]:
+    """What compiled engines say of themselves, a row each."""
+    graphs = [graph for model in (manifest.target, manifest.drafter) for graph in model.graphs]
+    return {f"{graph.role}[{graph.rows}] {graph.arch}": _plan(graph.plan) for graph in graphs if graph.plan is not None}
+
+
+def _plan(plan: PlanRecord) -> str:
+    told = {
+        "kernels": plan.kernels,
+        "with fused attention": plan.fused_attention,
+        "copying a cache": plan.cache_copies,
+        "MiB of scratch": None if plan.scratch_bytes is None else round(plan.scratch_bytes / 2**20, 1),
+    }
+    known = [f"{value} {name}" for name, value in told.items() if value is not None]
+    capture = [] if plan.capturable is None else ["capturable" if plan.capturable else "not capturable"]
+    return ", ".join([f"{plan.bytes / 2**20:.1f} MiB", *(known or ["its format is not known here"]), *capture])
 
 
 def _proposed(manifest: Manifest) -> str:

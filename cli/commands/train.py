@@ -55,7 +55,8 @@ def command(
     taps: Annotated[str | None, typer.Option("--taps", metavar="L,L,…", help="Target layers to read, counted from 0; five spread evenly by default.")] = None,
     mask_id: Annotated[int | None, typer.Option("--mask-id", help="Token id of the mask; a spare special token by default.")] = None,
     draft_vocabulary: Annotated[
-        int | None, typer.Option("--draft-vocabulary", metavar="N", help="Tokens the drafter can propose, the most frequent ones; all by default.")
+        int | None,
+        typer.Option("--draft-vocabulary", metavar="N", help="Tokens it can propose, the most frequent ones; by default those of --from, else all."),
     ] = None,
     sample_from_anchor: Annotated[
         bool | None,
@@ -65,6 +66,9 @@ def command(
     anchors: Annotated[int | None, typer.Option("--anchors", help="Blocks of a sequence and step; 32 by default.")] = None,
     learning_rate: Annotated[float | None, typer.Option("--learning-rate", help="At its peak; 6e-4 by default.")] = None,
     loss_vocabulary: Annotated[int | None, typer.Option("--loss-vocabulary", help="Most frequent tokens most steps are scored over; 8192 by default.")] = None,
+    gamma: Annotated[
+        float | None, typer.Option("--gamma", help="Decay of the loss along a block; half the block by default. Smaller favours the first proposals.")
+    ] = None,
     soft_share: Annotated[
         float | None, typer.Option("--soft-share", help="Share of the loss against the target's distribution, not the token it said; 0.5 by default.")
     ] = None,
@@ -105,6 +109,7 @@ def command(
         "anchors": anchors,
         "learning_rate": learning_rate,
         "loss_vocabulary": loss_vocabulary,
+        "gamma": gamma,
         "soft_share": soft_share,
         "held_out": held_out,
         "evaluate_every": evaluate_every,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from dflash_compile.export.graph import OWNERS, Owner
 from dflash_compile.export.registry import load, names
-from dflash_compile.runtime.bundle.manifest import GraphRecord, RequirementRecord
+from dflash_compile.runtime.bundle.manifest import GraphRecord, MeasuredRecord, RequirementRecord
 from dflash_compile.runtime.errors import UsageError
 
 from ..progress import Note, Progress
@@ -26,6 +26,11 @@ class Prepared(Protocol):
         """Disk space the engines will take."""
         ...
 
+    @property
+    def measured(self) -> list[MeasuredRecord]:
+        """What writing them cost, for the manifest, where that is worth keeping."""
+        ...
+
     def write(self, directory: Path, progress: Progress) -> Mapping[Owner, list[GraphRecord]]:
         """Write every engine below `directory`; returns how to call them, by the model they belong to."""
         ...
@@ -41,14 +46,18 @@ class Prepared(Protocol):
 class Backend(Protocol):
     """What a file of this package offers. Importing it needs no library but those of every build."""
 
-    PRECISIONS: tuple[str, ...]
-    """names of `--precision`, the default first"""
     DEPLOYMENT_TARGETS: tuple[str, ...]
     """systems that engines can be made for, the default first; empty where there is nothing to choose"""
-    PORTABLE: bool
-    """whether it has a form of standard ONNX operators"""
+    PRECISIONS: Collection[str]
+    """names that `--precision` takes; the first is the default"""
+    ARCHITECTURES: Collection[str]
+    """what engines are compiled for by default; empty where they run on any machine"""
 
-    def requires(self) -> RequirementRecord:
+    def check_options(self, options: BuildOptions) -> None:
+        """Raises `UsageError` for options that this back-end does not have."""
+        ...
+
+    def requires(self, models: Models, options: BuildOptions) -> RequirementRecord:
         """What a machine must have to load the engines that are built here."""
         ...
 

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from dflash_compile.export.graph import OWNERS, Owner
-from dflash_compile.runtime.bundle.manifest import GraphRecord, RequirementRecord
+from dflash_compile.runtime.bundle.manifest import GraphRecord, MeasuredRecord, RequirementRecord
 from dflash_compile.runtime.errors import IncompatibleError
 
 from ..coreai.check import check_model
@@ -19,9 +19,10 @@ from ..options import BuildOptions
 from ..progress import Note, Progress
 from ..records import graph_record
 from ..stateful.lower import Stateful, lower
+from ..stateful.options import refuse_others
 from ..stateful.roles import roles_of
 
-PRECISIONS, PORTABLE = ("fp32",), False
+PRECISIONS, ARCHITECTURES = ("fp32",), ()
 DEPLOYMENT_TARGETS: tuple[str, ...] = ()
 
 _LIBRARY, _MINIMUM = "coreai-core", "1.0.0b3"
@@ -37,6 +38,10 @@ class _Prepared:
     @property
     def bytes(self) -> int:
         return sum(_bytes(graphs) for graphs in self.graphs.values())
+
+    @property
+    def measured(self) -> list[MeasuredRecord]:
+        return []
 
     def write(self, directory: Path, progress: Progress) -> Mapping[Owner, list[GraphRecord]]:
         records: dict[Owner, list[GraphRecord]] = {"target": [], "drafter": []}
@@ -57,7 +62,12 @@ class _Prepared:
                 note(f"the {owner} is too large to be tried here: it was written, and not run")
 
 
-def requires() -> RequirementRecord:
+def check_options(options: BuildOptions) -> None:
+    """Raises `UsageError` for options that these engines cannot have."""
+    refuse_others(options, PRECISIONS)
+
+
+def requires(_models: Models, _options: BuildOptions) -> RequirementRecord:
     """What the engines need of a machine."""
     return RequirementRecord(backend="coreai", package=_LIBRARY, minimum=_MINIMUM, built_with=_built_with(), exact_width=1)
 
@@ -66,7 +76,7 @@ def prepare(models: Models, options: BuildOptions, progress: Progress, owners: C
     """Trace and lower every role at every width. Raises `IncompatibleError` where Core AI's converter is missing."""
     if find_spec("coreai_torch") is None:
         raise IncompatibleError("Core AI's converter is not installed", fix='run: pip install "dflash-compile[coreai]"')
-    roles = {owner: roles_of(models, owner, "float32", options.refine) for owner in OWNERS if owner in owners}
+    roles = {owner: roles_of(models, owner, "float32") for owner in OWNERS if owner in owners}
     graphs: dict[Owner, tuple[Stateful, ...]] = dict.fromkeys(roles, ())
     for owner, wanted in roles.items():
         for role in wanted:

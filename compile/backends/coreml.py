@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from dflash_compile.export.graph import OWNERS, Owner
-from dflash_compile.runtime.bundle.manifest import GraphRecord, RequirementRecord
+from dflash_compile.runtime.bundle.manifest import GraphRecord, MeasuredRecord, RequirementRecord
 from dflash_compile.runtime.errors import IncompatibleError
 
 from ..coreml import convert
@@ -23,9 +23,10 @@ from ..options import BuildOptions
 from ..progress import Note, Progress
 from ..records import graph_record
 from ..stateful.lower import Stateful, lower
+from ..stateful.options import refuse_others
 from ..stateful.roles import Role, roles_of
 
-PRECISIONS, DEPLOYMENT_TARGETS, PORTABLE = NAMES, convert.TARGETS, False
+PRECISIONS, DEPLOYMENT_TARGETS, ARCHITECTURES = NAMES, convert.TARGETS, ()
 
 _LIBRARY, _MINIMUM = "coremltools", "9.0"
 _PARTS = "parts"
@@ -44,6 +45,10 @@ class _Prepared:
     def bytes(self) -> int:
         """Every function is converted by itself before weights are shared: as often as that, in float16, is the most there is at once."""
         return sum(_bytes(graph) for graphs in self.graphs.values() for graph in graphs)
+
+    @property
+    def measured(self) -> list[MeasuredRecord]:
+        return []
 
     def write(self, directory: Path, progress: Progress) -> Mapping[Owner, list[GraphRecord]]:
         records: dict[Owner, list[GraphRecord]] = {"target": [], "drafter": []}
@@ -74,7 +79,12 @@ class _Prepared:
         note("Core ML runs on a Mac only: the packages were evaluated in torch here, not by Core ML")
 
 
-def requires() -> RequirementRecord:
+def check_options(options: BuildOptions) -> None:
+    """Raises `UsageError` for options that these engines cannot have."""
+    refuse_others(options, PRECISIONS)
+
+
+def requires(_models: Models, _options: BuildOptions) -> RequirementRecord:
     """What the engines need of a machine."""
     return RequirementRecord(backend="coreml", package=_LIBRARY, minimum=_MINIMUM, built_with=_built_with(), exact_width=1)
 
@@ -83,7 +93,7 @@ def prepare(models: Models, options: BuildOptions, progress: Progress, owners: C
     """Trace and lower every role at every width. Raises `IncompatibleError` where coremltools is missing."""
     if find_spec(_LIBRARY) is None:
         raise IncompatibleError("Core ML's converter is not installed", fix='run: pip install "dflash-compile[coreml]"')
-    roles: dict[Owner, tuple[Role, ...]] = {owner: roles_of(models, owner, "float16", options.refine) for owner in OWNERS if owner in owners}
+    roles: dict[Owner, tuple[Role, ...]] = {owner: roles_of(models, owner, "float16") for owner in OWNERS if owner in owners}
     graphs: dict[Owner, tuple[Stateful, ...]] = dict.fromkeys(roles, ())
     for owner, wanted in roles.items():
         for role in wanted:

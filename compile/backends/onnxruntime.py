@@ -11,7 +11,8 @@ from pathlib import Path
 from dflash_compile.export.graph import OWNERS, Graph, Owner
 from dflash_compile.export.signature import Signature
 from dflash_compile.export.trace import trace_draft, trace_inject, trace_target
-from dflash_compile.runtime.bundle.manifest import GraphRecord, RequirementRecord
+from dflash_compile.runtime.bundle.manifest import GraphRecord, MeasuredRecord, RequirementRecord
+from dflash_compile.runtime.errors import UsageError
 
 from ..bind import bind, size_of
 from ..check import check_engine, importable
@@ -19,11 +20,13 @@ from ..lowered import Lowered
 from ..lowerings import onnxruntime, portable
 from ..models import Models
 from ..options import BuildOptions
-from ..precision import NAMES, precision_of
+from ..precision import PRECISIONS, precision_of
 from ..progress import Note, Progress
 from ..records import graph_record
 
-PRECISIONS, PORTABLE = NAMES, True
+__all__ = ["ARCHITECTURES", "DEPLOYMENT_TARGETS", "PRECISIONS", "check_options", "prepare", "requires"]
+
+ARCHITECTURES = ()
 DEPLOYMENT_TARGETS: tuple[str, ...] = ()
 
 _MINIMUM = "1.31.0"
@@ -55,6 +58,10 @@ class _Prepared:
     def bytes(self) -> int:
         return sum(size_of(engine.lowered) for engine in self.engines)
 
+    @property
+    def measured(self) -> list[MeasuredRecord]:
+        return []
+
     def write(self, directory: Path, progress: Progress) -> Mapping[Owner, list[GraphRecord]]:
         records: dict[Owner, list[GraphRecord]] = {"target": [], "drafter": []}
         done = 0
@@ -81,7 +88,24 @@ class _Prepared:
             check_engine(directory / engine.file, engine.signature)
 
 
-def requires() -> RequirementRecord:
+def check_options(options: BuildOptions) -> None:
+    """Raises `UsageError` for precisions and options that ONNX Runtime's engines do not have."""
+    precision_of(options.precision)
+    if options.drafter_precision is not None:
+        precision_of(options.drafter_precision, "--drafter-precision")
+    for name, value in (("--arch", options.arch), ("--flavour", options.flavour)):
+        if value:
+            raise UsageError(f"{name} for ONNX Runtime", where=name, why="its engines run on any machine", fix="leave it out, or build with --backend tensorrt")
+    if options.portable and (other := {options.precision_for("target"), options.precision_for("drafter")} - {"fp32"}):
+        raise UsageError(
+            f"the portable form at precision {', '.join(sorted(other))}",
+            where="--portable",
+            why="standard operators have no block-quantised product",
+            fix="add --precision fp32" if options.precision != "fp32" else "leave out --drafter-precision",
+        )
+
+
+def requires(_models: Models, _options: BuildOptions) -> RequirementRecord:
     """What the engines need of a machine."""
     return RequirementRecord(backend="onnxruntime", package="onnxruntime", minimum=_MINIMUM, built_with=_built_with(), exact_width=_EXACT_WIDTH)
 

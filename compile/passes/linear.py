@@ -13,9 +13,10 @@ def linear(model: ir.Model) -> bool:
     modified = False
     for node in nodes(model, "MatMul", ""):
         transpose = made_by(node.inputs[1], "Transpose")
-        if transpose is None or not transpose.inputs[0].is_initializer():  # type: ignore[union-attr]
+        weight = None if transpose is None else transpose.inputs[0]
+        if weight is None or not weight.is_initializer() or weight.shape is None or len(weight.shape) != 2:
             continue
-        out = Editor(model, node).one("Linear", [node.inputs[0], transpose.inputs[0]], domain=DOMAIN, like=node.outputs[0])
+        out = Editor(model, node).one("Linear", [node.inputs[0], weight], domain=DOMAIN, like=node.outputs[0])
         supersede(node.outputs, [out])
         model.graph.remove(node, safe=True)
         modified = True

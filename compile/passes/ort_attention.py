@@ -13,14 +13,16 @@ from dflash_compile.export.ops import NO_WINDOW
 from ..semantics import DOMAIN
 from .edit import Editor, Value, made_by, nodes, only_user, supersede
 from .positions import Positions
+from .standard import SINKS
 
 _HEADS_FIRST = [0, 2, 1, 3]
+_HEAD_SINK = 11  # the operator's input of that name
 
 
 def group_query_attention(model: ir.Model, positions: Positions) -> bool:
     """Replace every KVAttention that the kernel can express; it has no window that looks both ways."""
     modified = False
-    for node in nodes(model, "KVAttention"):
+    for node in [*nodes(model, "KVAttention"), *nodes(model, SINKS)]:
         window, causal = node.attributes["window"].as_int(), node.attributes["causal"].as_int()
         if window != NO_WINDOW and not causal:
             continue
@@ -30,7 +32,7 @@ def group_query_attention(model: ir.Model, positions: Positions) -> bool:
 
 
 def _replace(model: ir.Model, node: ir.Node, positions: Positions, window: int, causal: int) -> None:
-    q, k, v, k_cache, v_cache, _ = node.inputs
+    q, k, v, k_cache, v_cache, _, *sinks = node.inputs
     out, k_out, v_out = node.outputs
     edit = Editor(model, node)
     heads, kv_heads, width = int(out.shape[1]), int(k_out.shape[1]), int(out.shape[3])  # type: ignore[index, arg-type]
@@ -45,6 +47,8 @@ def _replace(model: ir.Model, node: ir.Node, positions: Positions, window: int, 
         "local_window_size": -1 if window == NO_WINDOW else window,
     }
     inputs = [*flat, k_cache, v_cache, positions.last(), positions.total(), *tables]
+    if sinks:
+        inputs += [None] * (_HEAD_SINK - len(inputs)) + sinks
     attended, keys, values = edit.add("GroupQueryAttention", inputs, attributes, domain="com.microsoft", outputs=3, like=(None, k_out, v_out))
     attended.type, attended.shape = out.type, ir.Shape([1, out.shape[2], heads * width])  # type: ignore[index]
     supersede([k_out, v_out], [keys, values])

@@ -62,7 +62,7 @@ class Positions:
 
         return self._once("of_rows", make)
 
-    def visible(self, length: int, window: int, causal: bool) -> ir.Value:
+    def visible(self, length: int, window: int, causal: bool, anchored: bool = False) -> ir.Value:
         """bool [S, length]: which cache columns each row may attend to, as `export.ops` defines it."""
 
         def make() -> ir.Value:
@@ -75,12 +75,15 @@ class Positions:
                 written = edit.one("Less", [column, edit.one("Add", [self.start(), self.rows()])])
                 shape = edit.one("Concat", [self.rows(), edit.constant(np.array([length], np.int64))], {"axis": 0})
                 mask = edit.one("Expand", [written, shape])
-            if window != NO_WINDOW:
+            if window != NO_WINDOW and anchored:
+                first = edit.one("Sub", [self.start(), edit.constant(np.array([window], np.int64))])
+                mask = edit.one("And", [mask, edit.one("GreaterOrEqual", [column, first])])
+            elif window != NO_WINDOW:
                 distance = edit.one("Abs", [edit.one("Sub", [row, column])])
                 mask = edit.one("And", [mask, edit.one("Less", [distance, edit.constant(np.array(window, np.int64))])])
             return mask
 
-        return self._once(("visible", length, window, causal), make)
+        return self._once(("visible", length, window, causal, anchored), make)
 
 
 def _embedded(model: ir.Model) -> ir.Value | None:

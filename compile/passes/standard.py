@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from .edit import Editor, nodes, supersede
 from .positions import Positions
+
+ANCHORED, SINKS = "KVAnchoredAttention", "KVSinkAttention"
 
 
 def standard_norms(model: ir.Model) -> bool:
@@ -51,21 +54,37 @@ def standard_writes(model: ir.Model, positions: Positions) -> bool:
 
 
 def standard_attention(model: ir.Model, positions: Positions) -> bool:
-    """KVAttention as TensorScatter of K and V, then Attention over the whole cache under an explicit mask."""
-    found = list(nodes(model, "KVAttention"))
+    """KVAttention and its other forms as TensorScatter of K and V, then Attention over the whole cache under an explicit mask."""
+    found = [*nodes(model, "KVAttention"), *nodes(model, ANCHORED), *nodes(model, SINKS)]
     for node in found:
-        q, k, v, k_cache, v_cache, _ = node.inputs
+        q, k, v, k_cache, v_cache, _, *sinks = node.inputs
         out, k_out, v_out = node.outputs
         edit = Editor(model, node)
         keys = _scatter(edit, k_cache, k, positions, k_out)
         values = _scatter(edit, v_cache, v, positions, v_out)
         window, causal = node.attributes["window"].as_int(), bool(node.attributes["causal"].as_int())
         length = k_cache.shape[2]  # type: ignore[index, union-attr]
-        mask = positions.visible(int(length), window, causal)  # type: ignore[arg-type]
-        attended = edit.one("Attention", [q, keys, values, mask], {"scale": node.attributes["scale"].as_float()}, like=out)
+        mask = positions.visible(int(length), window, causal, node.op_type == ANCHORED)  # type: ignore[arg-type]
+        seen: tuple[ir.Value | None, ...] = (keys, values, mask)
+        if sinks:
+            seen = _sunk(edit, keys, values, mask, sinks[0], int(out.shape[1]))  # type: ignore[index, arg-type]
+        attended = edit.one("Attention", [q, *seen], {"scale": node.attributes["scale"].as_float()}, like=out)
         supersede(node.outputs, [attended, keys, values])
         model.graph.remove(node, safe=True)
     return bool(found)
+
+
+def _sunk(edit: Editor, keys: ir.Value, values: ir.Value, mask: ir.Value, sinks: ir.Value | None, heads: int) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """K, V and mask with one more column, whose key is zero: its score is then what the mask adds, the sink of each head."""
+    kv, length, width = (int(size) for size in keys.shape[1:])  # type: ignore[index, arg-type]
+    nothing = edit.constant(np.zeros((1, kv, 1, width), np.float32))
+    more = [edit.one("Concat", [value, nothing], {"axis": 2}) for value in (keys, values)]
+    scores = edit.one("Where", [mask, edit.constant(np.array(0, np.float32)), edit.constant(np.array(-np.inf, np.float32))])
+    rows = edit.one("Shape", [mask], {"start": 0, "end": 1})
+    shapes = [edit.one("Concat", [edit.constant(np.array([1, heads])), rows, edit.constant(np.array([size]))], {"axis": 0}) for size in (length, 1)]
+    column = edit.one("Reshape", [sinks, edit.constant(np.array([1, heads, 1, 1]))])
+    bias = [edit.one("Expand", pair) for pair in zip((scores, column), shapes, strict=True)]
+    return more[0], more[1], edit.one("Concat", bias, {"axis": 3})
 
 
 def _scatter(edit: Editor, cache: ir.Value | None, new: ir.Value | None, positions: Positions, like: ir.Value) -> ir.Value:

@@ -49,12 +49,14 @@ class Cache:
         return self.packed[index : index + 1]
 
 
-def visible(cache: Cache, rows: int, window: int, causal: bool) -> torch.Tensor:
+def visible(cache: Cache, rows: int, window: int, causal: bool, anchored: bool) -> torch.Tensor:
     """Which columns of `cache` each of `rows` rows may attend to, bool [rows, L]: the rule of `ops.kv_attention`."""
     column = torch.arange(cache.packed.shape[2], dtype=torch.int32)[None, :]
     row = cache.position + torch.arange(rows, dtype=torch.int32)[:, None]
     seen = column <= row if causal else (column < cache.position + rows).expand(rows, -1)
-    if window != NO_WINDOW:
+    if window != NO_WINDOW and anchored:
+        seen = torch.logical_and(seen, column >= cache.position - window)
+    elif window != NO_WINDOW:
         seen = torch.logical_and(seen, torch.logical_and(row - column < window, column - row < window))
     return seen
 

@@ -20,6 +20,7 @@ from torch.export.graph_signature import InputKind
 
 from dflash_compile.export.graph import Graph, WeightRef
 from dflash_compile.export.signature import Port
+from dflash_compile.runtime.errors import IncompatibleError
 
 from .caches import CACHE, Cache, attend, visible
 from .roles import Role, sizes
@@ -131,7 +132,7 @@ class _Rewriter(torch.fx.Interpreter):
     def __init__(self, module: torch.fx.GraphModule, cache: Cache, position: torch.Tensor) -> None:
         super().__init__(module)
         self.cache, self.position = cache, position
-        self.masks: dict[tuple[int, int, bool], torch.Tensor] = {}
+        self.masks: dict[tuple[int, int, bool, bool], torch.Tensor] = {}
         self.tables: dict[tuple[int, int], torch.Tensor] = {}
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -147,14 +148,26 @@ class _Rewriter(torch.fx.Interpreter):
         return super().call_function(target, args, kwargs)
 
     def _attention(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: _Entry, values: _Entry, _position: torch.Tensor, scale: float, window: int, causal: bool
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        keys: _Entry,
+        values: _Entry,
+        _position: torch.Tensor,
+        scale: float,
+        window: int,
+        causal: bool,
+        anchored: bool = False,
+        sinks: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, _Entry, _Entry]:
+        if sinks is not None:
+            raise IncompatibleError("attention sinks have no form in Apple's fused attention", fix="build for another back-end")
         assert values.index == keys.index + 1
         self.cache.write(keys.index, torch.cat([k, v]))
-        rows = q.shape[2]
-        key = (rows, window, causal)
+        key = (q.shape[2], window, causal, anchored)
         if key not in self.masks:
-            self.masks[key] = visible(self.cache, rows, window, causal)
+            self.masks[key] = visible(self.cache, *key)
         return attend(self.cache, q, keys.index, self.masks[key], scale), keys, values
 
     def _write(self, new: torch.Tensor, entry: _Entry, _position: torch.Tensor) -> _Entry:

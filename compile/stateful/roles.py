@@ -128,10 +128,8 @@ class InjectRole(Role):
 class DraftRole(Role):
     """Proposals for a block of `rows`, the anchor first."""
 
-    refine: int
-
     def trace(self, models: Models) -> Graph:
-        return trace_draft(models.drafter, models.target.spec, models.context, self.rows, self.refine)
+        return trace_draft(models.drafter, models.target.spec, models.context, self.rows)
 
     def given(self, ports: _Tensors) -> _Tensors:
         return {}
@@ -160,7 +158,7 @@ def widths_of(block: int) -> tuple[int, ...]:
     return tuple(widths)
 
 
-def roles_of(models: Models, owner: Owner, dtype: Dtype, refine: int = 0) -> tuple[Role, ...]:
+def roles_of(models: Models, owner: Owner, dtype: Dtype) -> tuple[Role, ...]:
     """Every graph of one model. Caches are longer than the context, so that the padding of a last, wide call fits as well."""
     prefill = max(PREFILL_ROWS, models.block)
     length = -(-(models.context + prefill) // _ALIGNMENT) * _ALIGNMENT
@@ -172,4 +170,4 @@ def roles_of(models: Models, owner: Owner, dtype: Dtype, refine: int = 0) -> tup
         calls = [("prefill", prefill), *(("verify", rows) for rows in widths), ("decode", 1)]
         return tuple(TargetRole(name, owner, rows, cache, dtype, width) for name, rows in calls)
     injects = tuple(InjectRole("inject", owner, rows, cache, dtype, width) for rows in sorted({prefill, models.block}, reverse=True))
-    return (*injects, *(DraftRole("draft", owner, rows, cache, dtype, refine) for rows in widths))
+    return (*injects, *(DraftRole("draft", owner, rows, cache, dtype) for rows in widths))

@@ -57,7 +57,7 @@ class Reference:
         self.ports = stateful.role.results
         self.program = bound(stateful, sources, weights)
         self.state = stateful.constants[CACHE]
-        self._scores = next((node.args[0] for node in self.program.graph.nodes if node.target is torch.ops.aten.argmax.default), None)
+        self._scores = next((node.args[0] for node in reversed(self.program.graph.nodes) if node.target is torch.ops.aten.argmax.default), None)
 
     def run(self, feeds: Mapping[str, Array]) -> tuple[dict[str, Array], Array | None]:
         """Results by name, and the logits that the choices among them were made from."""

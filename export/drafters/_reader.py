@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from dflash_compile.runtime.errors import CheckpointError
 
 from ..files import section
+
+HARMLESS = ("initializer_range", "use_cache", "attention_dropout", "torch_dtype")
+"""keys that say nothing about what an inference computes"""
+
+
+UNSAID = {
+    "windows_from_anchor": "each row counts its own window, a rule of the layout",
+    "own_embedding": "the layout shares the target's",
+    "embedding_scale": "not said: none",
+    "output_multiplier": "not said: none",
+    "logit_softcap": "not said: none",
+    "convolution": "only DFlash2 has one",
+    "selector": "only DFlash2 has one",
+    "sample_from_anchor": "the layout drops the anchor's row",
+    "draft_vocab": "the layout drafts with the target's whole head",
+    "target_layers": "not said",
+    "attention_bias": "not said: none",
+    "rope_scaling": "not said: none",
+}
+"""evidence for fields that have their usual value where a layout does not speak of them"""
 
 
 class Reader:
@@ -54,6 +74,20 @@ class Reader:
             return parse(value)
         except ValueError as error:
             raise self.fault(key, f"{key} cannot be {value!r}", str(error), "take config.json from the drafter's original repository") from None
+
+    def refuse_unknown(self, known: Collection[str], layout: str) -> None:
+        """Raise `CheckpointError` for keys of the top level that are set and neither in `known` nor keys of every transformers configuration."""
+        from transformers import PreTrainedConfig
+
+        allowed = {*known, *PreTrainedConfig().to_dict(), *HARMLESS}
+        unknown = sorted(key for key, value in self.raw.items() if key not in allowed and value not in (None, False, 0, [], {}))
+        if unknown:
+            raise self.fault(
+                unknown[0],
+                f"unknown keys: {', '.join(unknown)}",
+                f"{layout} has none of them, and one that changes the arithmetic must not be ignored",
+                "take them out if they say nothing about the computation",
+            )
 
     def missing(self, key: str) -> CheckpointError:
         """An error about a `key` that is not there."""

@@ -13,10 +13,11 @@ from typing import Any
 from ..files import section
 from ..spec import DrafterSpec
 from ._layer_config import layer_config
-from ._reader import Reader, count, flag, index, indices, mapping, positive
+from ._reader import UNSAID, Reader, count, flag, index, indices, mapping, positive
 from ._speculators_keys import LAYERS, TARGET_HEAD, TARGET_LAYERS, VERSION, check_keys, check_kind
 
 DIALECT = "speculators"
+_FULL, _SLIDING = "full_attention", "sliding_attention"
 _ROPE = {"rope_type", "rope_theta", "factor", "original_max_position_embeddings"} | {
     *(
         "attention_factor",
@@ -50,8 +51,10 @@ def read_spec(raw: Mapping[str, Any], path: Path, dtype: str) -> DrafterSpec:
     depth = nested("layers", "num_hidden_layers", count)
     vocab = nested("vocab", "vocab_size", count)
     theta, scaling = _rope(reader, layers)
+    windows, causal = _windows(reader, layers, depth)
     reader.evidence |= {"dialect": "speculators_model_type", "name": "folder name", "dtype": "header of fc.weight", "windows": f"{LAYERS}.layer_types"}
-    reader.evidence |= {"causal": "full layers see the whole block", "rope_theta": f"{LAYERS}.rope_parameters", "rope_scaling": f"{LAYERS}.rope_parameters"}
+    reader.evidence |= {"rope_theta": f"{LAYERS}.rope_parameters", "rope_scaling": f"{LAYERS}.rope_parameters"}
+    reader.evidence |= {"windows_from_anchor": "a rule of the layout"}
     depth_of_target = _top(reader, "target_layers", TARGET_LAYERS)
     rows = _needed(reader, "block", "block_size", count)
     from_anchor = reader.parsed("sample_from_anchor", _top(reader, "sample_from_anchor", "sample_from_anchor") or False, flag)
@@ -76,11 +79,12 @@ def read_spec(raw: Mapping[str, Any], path: Path, dtype: str) -> DrafterSpec:
         target_layers=None if depth_of_target is None else reader.parsed(TARGET_LAYERS, depth_of_target, count),
         rope_scaling=scaling,
         attention_bias=nested("attention_bias", "attention_bias", flag),
-        windows=(None,) * depth,
-        causal=(False,) * depth,
+        windows=windows,
+        windows_from_anchor=any(windows),
+        causal=causal,
         sample_from_anchor=from_anchor,
         draft_vocab=_draft_vocab(reader, vocab),
-        evidence=reader.evidence,
+        evidence=UNSAID | reader.evidence,
     )
 
 
@@ -101,15 +105,16 @@ def write_config(spec: DrafterSpec, head_from_target: bool) -> dict[str, Any]:
         "block_size": spec.block - spec.sample_from_anchor,
         "aux_hidden_state_layer_ids": [tap + 1 for tap in spec.taps],
         "mask_token_id": spec.mask_id,
-        "sliding_window_non_causal": False,
+        "sliding_window_non_causal": any(spec.windows) and not any(spec.causal),
         "sample_from_anchor": spec.sample_from_anchor,
         "target_hidden_size": None,
         "tie_word_embeddings": False,
         LAYERS: {
             **layer_config(spec),
             "attention_dropout": 0.0,
-            "layer_types": ["full_attention"] * spec.layers,
-            "use_sliding_window": False,
+            "layer_types": [_FULL if window is None else _SLIDING for window in spec.windows or (None,) * spec.layers],
+            "use_sliding_window": any(spec.windows),
+            "sliding_window": next((window for window in spec.windows if window is not None), None),
             "tie_word_embeddings": False,
         },
         "dtype": spec.dtype,
@@ -171,6 +176,34 @@ def _rope(reader: Reader, layers: Any) -> tuple[float, Mapping[str, object] | No
     theta = reader.parsed(f"{key}.rope_theta", found.pop("rope_theta", None), positive)
     found.pop("partial_rotary_factor", None)
     return theta, None if found.get("rope_type", "default") == "default" else found
+
+
+def _windows(reader: Reader, layers: Any, depth: int) -> tuple[tuple[int | None, ...], tuple[bool, ...]]:
+    """(window, causality) of every layer: full layers look both ways, sliding ones only where the drafter says so."""
+    kinds = getattr(layers, "layer_types", None) or [_FULL] * depth
+    if len(kinds) != depth or not set(kinds) <= {_FULL, _SLIDING}:
+        raise reader.fault(
+            f"{LAYERS}.layer_types",
+            f"layer_types must be {depth} of {_FULL}, {_SLIDING}",
+            f"found {kinds!r}",
+            "take config.json from the drafter's original repository",
+        )
+    if _SLIDING not in kinds:
+        reader.evidence["causal"] = "full layers see the whole block"
+        return (None,) * depth, (False,) * depth
+    window = getattr(layers, "sliding_window", None)
+    if window is None:
+        raise reader.fault(
+            f"{LAYERS}.sliding_window",
+            "layer_types has sliding layers but there is no window",
+            f"sliding_window is missing, or {layers.model_type} drops it because use_sliding_window is not set",
+            "give both as the drafter was trained with them",
+        )
+    window = reader.parsed(f"{LAYERS}.sliding_window", window, count)
+    both_ways = reader.parsed("sliding_window_non_causal", _top(reader, "causal", "sliding_window_non_causal") or False, flag)
+    reader.evidence.setdefault("causal", "sliding_window_non_causal left out, the default of the package")
+    slides = tuple(kind == _SLIDING for kind in kinds)
+    return tuple(window if sliding else None for sliding in slides), tuple(sliding and not both_ways for sliding in slides)
 
 
 def _taps(reader: Reader) -> tuple[int, ...]:

@@ -26,17 +26,7 @@ KNOWN = {
 
 def check_keys(reader: Reader) -> None:
     """Raise `CheckpointError` for keys of the top level that nobody knows and that are set."""
-    from transformers import PreTrainedConfig
-
-    known = KNOWN | PreTrainedConfig().to_dict().keys()
-    unknown = sorted(key for key, value in reader.raw.items() if key not in known and value not in (None, False, 0, [], {}))
-    if unknown:
-        raise reader.fault(
-            unknown[0],
-            f"unknown keys: {', '.join(unknown)}",
-            f"speculators {VERSION} writes none of them for DFlash, and one that changes the arithmetic must not be ignored",
-            "take them out if they say nothing about the computation",
-        )
+    reader.refuse_unknown(KNOWN, f"the layout of speculators {VERSION}")
 
 
 def check_kind(reader: Reader, layers: Any) -> None:
@@ -55,12 +45,4 @@ def check_kind(reader: Reader, layers: Any) -> None:
             f"the target is {width} wide, the drafter {layers.hidden_size}",
             "they share embedding and head",
             "use a drafter as wide as its target",
-        )
-    kinds = getattr(layers, "layer_types", None) or ["full_attention"] * layers.num_hidden_layers
-    if set(kinds) != {"full_attention"}:
-        raise reader.fault(
-            f"{LAYERS}.layer_types",
-            f"layers of {', '.join(sorted(set(kinds) - {'full_attention'}))} are not supported in this layout",
-            "its windows are counted from the anchor, not from each row",
-            "use a drafter trained with full attention",
         )

@@ -6,17 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..files import section
 from ..spec import DrafterSpec
 from ._layer_config import layer_config
-from ._reader import Reader, count, flag, index, indices, mapping, positive
+from ._reader import UNSAID, Reader, count, flag, index, indices, positive
+from ._rope import read_rope
 
 DIALECT = "zlab_v1"
 INSIDE = "dflash_config"
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    "input_embedding_scale": (None, 1, 1.0),
-    "output_multiplier": (None, 1, 1.0),
-    "final_logit_softcapping": (None, 0, 0.0),
     "hidden_act": (None, "silu"),
 }
 """keys that change the arithmetic, and the values with which they do not"""
@@ -42,7 +39,7 @@ def read_spec(raw: Mapping[str, Any], path: Path, dtype: str) -> DrafterSpec:
     windows, causal = _attention(reader, layers)
     target_layers = reader.optional("target_layers", "num_target_layers")
     bias = reader.optional("attention_bias", "attention_bias")
-    theta, scaling = _rope(reader)
+    theta, scaling = read_rope(reader)
     reader.evidence |= {
         "dialect": "architectures",
         "name": "folder name",
@@ -61,6 +58,9 @@ def read_spec(raw: Mapping[str, Any], path: Path, dtype: str) -> DrafterSpec:
         intermediate=reader.required("intermediate", "intermediate_size", count),
         vocab=reader.required("vocab", "vocab_size", count),
         max_positions=reader.required("max_positions", "max_position_embeddings", count),
+        embedding_scale=_factor(reader, "embedding_scale", "input_embedding_scale"),
+        output_multiplier=_factor(reader, "output_multiplier", "output_multiplier"),
+        logit_softcap=_softcap(reader),
         block=reader.required("block", "block_size", count),
         mask_id=reader.required("mask_id", "mask_token_id", index),
         taps=reader.required("taps", "target_layer_ids", indices),
@@ -72,8 +72,13 @@ def read_spec(raw: Mapping[str, Any], path: Path, dtype: str) -> DrafterSpec:
         attention_bias=bias is not None and reader.parsed("attention_bias", bias, flag),
         windows=windows,
         causal=causal,
-        evidence=reader.evidence,
+        evidence=UNSAID | reader.evidence,
     )
+
+
+def _factors(spec: DrafterSpec) -> dict[str, float]:
+    said = {"input_embedding_scale": spec.embedding_scale, "output_multiplier": spec.output_multiplier}
+    return {key: value for key, value in said.items() if value != 1} | ({} if spec.logit_softcap is None else {"final_logit_softcapping": spec.logit_softcap})
 
 
 def write_config(spec: DrafterSpec) -> dict[str, Any]:
@@ -84,7 +89,7 @@ def write_config(spec: DrafterSpec) -> dict[str, Any]:
         "architectures": ["DFlashDraftModel"],
         "block_size": spec.block,
         "num_target_layers": spec.target_layers,
-        INSIDE: {"mask_token_id": spec.mask_id, "target_layer_ids": list(spec.taps)},
+        INSIDE: {"mask_token_id": spec.mask_id, "target_layer_ids": list(spec.taps), **_factors(spec)},
         **layer_config(spec),
         "layer_types": kinds,
         "dtype": spec.dtype,
@@ -94,6 +99,16 @@ def write_config(spec: DrafterSpec) -> dict[str, Any]:
     if spec.causal and spec.causal != tuple(window is not None for window in spec.windows):
         config["is_causal"] = spec.causal[0]
     return config
+
+
+def _factor(reader: Reader, field: str, key: str) -> float:
+    value = reader.optional(field, key)
+    return 1.0 if value is None else float(reader.parsed(key, value, positive))
+
+
+def _softcap(reader: Reader) -> float | None:
+    value = reader.optional("logit_softcap", "final_logit_softcapping")
+    return None if value is None or value == 0 else float(reader.parsed("final_logit_softcapping", value, positive))
 
 
 def _attention(reader: Reader, layers: int) -> tuple[tuple[int | None, ...], tuple[bool, ...]]:
@@ -137,35 +152,3 @@ def _window(reader: Reader) -> int:
         )
     size: int = reader.required("windows", "sliding_window", count)
     return size
-
-
-def _rope(reader: Reader) -> tuple[float, Mapping[str, object] | None]:
-    """(theta, scaling): `rope_parameters` as transformers 5 writes it, or `rope_theta` and `rope_scaling` as before."""
-    for key in ("rope_parameters", "rope_scaling"):
-        if reader.raw.get(key) is not None:
-            reader.parsed(key, reader.raw[key], mapping)
-    parameters = section(reader.raw.get("rope_parameters"))
-    scaling = dict(section(reader.raw.get("rope_scaling")) or parameters)
-    inner = scaling.pop("rope_theta", None)
-    top = reader.raw.get("rope_theta")
-    nested = parameters.get("rope_theta", inner)
-    if None not in (top, nested) and top != nested:
-        raise reader.fault(
-            "rope_theta",
-            "rope_theta is given twice and differs",
-            f"rope_theta = {top}, rope_parameters = {nested}",
-            "keep the value the drafter was trained with",
-        )
-    theta = nested if top is None else top
-    if theta is None:
-        raise reader.fault(
-            "rope_theta",
-            "the drafter's configuration lacks rope_theta",
-            "a guess would shift every position",
-            "add rope_theta to config.json as its authors publish it",
-        )
-    reader.evidence["rope_theta"] = "rope_theta" if top is not None else "rope_parameters.rope_theta"
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
-    plain = kind == "default"
-    reader.evidence["rope_scaling"] = "rope_scaling" if reader.raw.get("rope_scaling") else "rope_parameters" if parameters else "no rope_scaling"
-    return reader.parsed("rope_theta", theta, positive), None if plain else {**scaling, "rope_type": kind}

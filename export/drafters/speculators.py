@@ -122,12 +122,25 @@ def _vocabulary(tensors: SafetensorsSource | Int8Source, path: Path) -> DraftVoc
 
 
 def _check_sayable(spec: DrafterSpec, vocabulary: DraftVocabulary | None, folder: Path) -> None:
-    """The layout has sliding windows of another kind and no causal full layers."""
-    if any(spec.windows) or any(spec.causal):
+    """The layout counts windows from the anchor, has one of them, and full layers that look both ways."""
+    full = (None,) * spec.layers, (False,) * spec.layers
+    windows, causal = spec.windows or full[0], spec.causal or full[1]
+    sliding = {(window, ahead) for window, ahead in zip(windows, causal, strict=True) if window is not None}
+    full_causal = any(ahead for window, ahead in zip(windows, causal, strict=True) if window is None)
+    more = spec.own_embedding or spec.selector is not None or spec.convolution is not None
+    scaled = (spec.embedding_scale, spec.output_multiplier, spec.logit_softcap) != (1.0, 1.0, None)
+    if more or scaled:
         raise UsageError(
             "this drafter cannot be written in the speculators layout",
             where=str(folder),
-            why="its full layers always look both ways, and its windows are counted from the anchor",
+            why="the layout has no embedding of the drafter's own, no convolutions or selector, and no factors on embeddings and logits",
+            fix="write it in the z-lab v1 layout, where it is of that kind",
+        )
+    if len(sliding) > 1 or full_causal or (sliding and not spec.windows_from_anchor):
+        raise UsageError(
+            "this drafter cannot be written in the speculators layout",
+            where=str(folder),
+            why="its full layers always look both ways, and it has one window, counted from the anchor",
             fix="write it in the z-lab v1 layout",
         )
     size = None if vocabulary is None else len(vocabulary.ids)

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from dflash_compile.runtime.errors import CheckpointError
 
-from ..files import names_architecture, read_json, section
+from ..files import read_json
 
 SIGN = "nothing that can be opened"
 
@@ -16,11 +16,7 @@ Config = Mapping[str, Any]
 
 
 SIGHTS: Mapping[str, Callable[[Config], bool]] = {
-    "z-lab DFlash2": lambda config: names_architecture(config, "DFlash2DraftModel"),
     "speculators (of another algorithm than DFlash)": lambda config: config.get("speculators_model_type", "dflash") != "dflash",
-    "ModelOpt": lambda config: "use_swa" in section(config.get("dflash_config")),
-    "Muse assistant": lambda config: config.get("model_type") == "muse_glimmer_assistant",
-    "DeepSpec": lambda config: names_architecture(config, "Qwen3DSparkModel"),
 }
 
 
@@ -34,8 +30,8 @@ def open_checkpoint(path: Path) -> NoReturn:
     raise CheckpointError(
         f"this is a {_dialect(path)} drafter, which cannot be opened",
         where=str(path / "config.json"),
-        why="its tensors or its rules differ from DFlash v1, which this version reads in the z-lab and the speculators layout",
-        fix="use a DFlash v1 drafter (architectures: DFlashDraftModel, or speculators_model_type: dflash)",
+        why="its tensors or its rules differ from DFlash v1, and nothing here computes them",
+        fix="use a drafter in one of the layouts that the README lists",
     )
 
 

@@ -88,5 +88,9 @@ def _check_sayable(spec: DrafterSpec, folder: Path) -> None:
 def _unsayable(spec: DrafterSpec) -> Iterator[tuple[str, str]]:
     if spec.draft_vocab is not None:
         yield "a reduced draft vocabulary", "the layout has no head of its own"
+    if spec.own_embedding or spec.selector is not None or spec.convolution is not None:
+        yield "a drafter with more than version 1 has", "the layout has no embedding, convolutions or selector"
+    if spec.windows_from_anchor:
+        yield "a window counted from the anchor", "the layout counts it from each row"
     if spec.sample_from_anchor:
         yield "a drafter that samples from the anchor", "the layout drops the anchor's row"

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from transformers.models.llama import modeling_llama
 
-from . import Family
+from . import Family, Norm
 
-FAMILY = Family(modeling=modeling_llama, norms=(modeling_llama.LlamaRMSNorm,))
+FAMILY = Family(modeling=modeling_llama, norms=(Norm(modeling_llama.LlamaRMSNorm),))

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from transformers.models.qwen3 import modeling_qwen3
 
-from . import Family
+from . import Family, Norm
 
-FAMILY = Family(modeling=modeling_qwen3, norms=(modeling_qwen3.Qwen3RMSNorm,))
+FAMILY = Family(modeling=modeling_qwen3, norms=(Norm(modeling_qwen3.Qwen3RMSNorm),))

@@ -76,7 +76,7 @@ def _fields(file: GgufFile, name: str) -> dict[str, Any]:
     fields["head_dim"] = _head_dim(file, name, fields["hidden_size"] // fields["num_attention_heads"])
     fields["vocab_size"] = _vocab(file, name)
     fields["rms_norm_eps"] = file.decimal(f"{name}.attention.layer_norm_rms_epsilon")
-    fields["rope_parameters"] = _rope(file, name)
+    fields["rope_parameters"] = read_rope(file, name)
     fields["attention_bias"] = "blk.0.attn_q.bias" in file.tensors
     fields["tie_word_embeddings"] = "output.weight" not in file.tensors
     fields |= {field: file.metadata.get(f"tokenizer.ggml.{key}") for field, key in SPECIAL.items()}
@@ -105,7 +105,8 @@ def _vocab(file: GgufFile, name: str) -> int:
     return rows
 
 
-def _rope(file: GgufFile, name: str) -> dict[str, Any]:
+def read_rope(file: GgufFile, name: str) -> dict[str, Any]:
+    """`rope_parameters` of the architecture `name`. Raises `CheckpointError` for frequencies stored as a tensor and for an unknown scaling."""
     if "rope_freqs.weight" in file.tensors:
         raise file.fault(
             "rope_freqs.weight",

@@ -19,7 +19,7 @@ from ..safetensors_source import check_rows
 from .reading import GgufFile
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
+    pass
 
 PLAIN = {Kind.F32: torch.float32, Kind.F16: torch.float16, Kind.BF16: torch.bfloat16}
 
@@ -27,17 +27,23 @@ PLAIN = {Kind.F32: torch.float32, Kind.F16: torch.float16, Kind.BF16: torch.bflo
 class GgufSource:
     """A `TensorSource` over a GGUF file. Only the rows asked for are read (the whole heads around them, where heads are interleaved)."""
 
-    def __init__(self, file: GgufFile, architecture: ModuleType, config: PreTrainedConfig, wanted: Iterable[str]) -> None:
-        """Find a tensor for every name in `wanted`; tensors left over keep their GGUF names, so that a check can list them."""
+    def __init__(self, file: GgufFile, places: Mapping[str, str], interleaved: int | None = None) -> None:
+        """`places` gives GGUF names transformers'; tensors that are not in it keep theirs, so that a check can list them.
+
+        `interleaved` is the width of heads whose query and key rows lie in rotary pairs, None where they lie in halves.
+        """
         self._file = file
-        places = _places(architecture.__name__.rpartition(".")[2], config.num_hidden_layers, wanted)
         self._tensors = {places.get(name, name): tensor for name, tensor in file.tensors.items()}
         self._shapes = {name: tuple(int(size) for size in reversed(tensor.shape)) for name, tensor in self._tensors.items()}
-        self._halved = config.head_dim if architecture.INTERLEAVED_ROPE else None
+        self._halved = interleaved
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Every tensor's name and shape."""
         return self._shapes
+
+    def kind(self, name: str) -> Kind | None:
+        """How `name` is stored, None where there is no such tensor."""
+        return self._tensors[name].tensor_type if name in self._tensors else None
 
     def rows(self, name: str, start: int, stop: int) -> torch.Tensor:
         """Rows `start:stop` of the first axis: float32 where the tensor is quantised, else its stored dtype.
@@ -85,8 +91,18 @@ class GgufSource:
             ) from None
 
 
+def stored_dtype(source: GgufSource, name: str) -> str:
+    """The dtype that rows of `name` come in: its own where it is a plain float, else float32; "unknown" where there is no such tensor."""
+    kind = source.kind(name)
+    return "unknown" if kind is None else str(PLAIN.get(kind, torch.float32)).removeprefix("torch.")
+
+
+def places_of(architecture: ModuleType, layers: int, wanted: Iterable[str]) -> dict[str, str]:
+    """GGUF name → transformers' name of every tensor in `wanted`, from the gguf package's own table."""
+    return _places(architecture.__name__.rpartition(".")[2], layers, wanted)
+
+
 def _places(architecture: str, layers: int, wanted: Iterable[str]) -> dict[str, str]:
-    """GGUF name → transformers' name, from the gguf package's own table."""
     kind = next(kind for kind, name in MODEL_ARCH_NAMES.items() if name == architecture and isinstance(kind, MODEL_ARCH))
     table = get_tensor_name_map(kind, layers)
     places = {}

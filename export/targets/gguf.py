@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..checkpoint import TargetCheckpoint
+from ..families import family_of
 from ..files import FileHashes
 from ..gguf_format.config import read_config
 from ..gguf_format.reading import GgufFile
-from ..gguf_format.tensors import GgufSource
+from ..gguf_format.tensors import GgufSource, places_of
 from ..gguf_format.text import read_text
 from ..skeleton import check_shapes, parameter_shapes
 from ..target_spec import check_sizes, require_family, target_spec
@@ -36,11 +37,12 @@ def open_checkpoint(path: Path) -> TargetCheckpoint:
     architecture, config = read_config(file)
     require_family(config.model_type, str(file.path))
     check_sizes(config, len(file.tensors), str(file.path))
-    wanted = parameter_shapes(config, str(file.path))
-    tensors = GgufSource(file, architecture, config, wanted)
+    wanted = parameter_shapes(family_of(config.model_type), config, str(file.path))
+    places = places_of(architecture, config.num_hidden_layers, wanted)
+    tensors = GgufSource(file, places, config.head_dim if architecture.INTERLEAVED_ROPE else None)
     check_shapes(wanted, tensors.shapes(), str(file.path))
     text, pad = read_text(file)
-    spec = target_spec(config, file.path.stem, file.weight_type, text, pad, str(file.path))
+    spec = target_spec(config.model_type, config, file.path.stem, file.weight_type, text, pad, str(file.path))
     return TargetCheckpoint(spec, config, tensors, text, file.path, FileHashes([file.path]))
 
 

@@ -11,15 +11,19 @@ from transformers import AutoConfig, PreTrainedConfig
 from dflash_compile.runtime.errors import CheckpointError
 
 from ..checkpoint import TargetCheckpoint
+from ..experts_source import ExpertsSource
+from ..families import TEXT, Family, family_of
 from ..files import FileHashes, read_json, section
+from ..renamed_source import RenamedSource, by_prefix
 from ..safetensors_source import SafetensorsSource
 from ..skeleton import EMBEDDING, HEAD, TOLERATED, check_shapes, parameter_shapes
-from ..target_spec import check_sizes, require_family, target_spec
+from ..target_spec import check_sizes, require_family, rope_base, target_spec
 from ..text import pad_token, read_text
 
 SIGN = "a directory with a config.json that says model_type"
 REQUIRED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings", "rms_norm_eps")
 """transformers has a default for each of these, and every default is some other model's value"""
+Stored = SafetensorsSource | RenamedSource | ExpertsSource
 HEAD_CHUNK = 4096
 """rows compared at a time where a checkpoint stores a tied head"""
 
@@ -35,16 +39,18 @@ def open_checkpoint(path: Path) -> TargetCheckpoint:
     """The target in `path`. Raises `CheckpointError` when a file or key is missing, or the weights are not the configuration's."""
     raw = read_json(path / "config.json")
     _check_raw(raw, path / "config.json")
-    config = _config(path)
-    tensors = SafetensorsSource(path)
+    kind = str(raw["model_type"])
+    family = family_of(kind)
+    config = _config(path) if family.decoder is None else family.decoder(_config(path))
+    tensors = _tensors(path, family)
     tensors.drop([name for name in tensors.shapes() if name.endswith(TOLERATED)])
     if config.tie_word_embeddings and HEAD in tensors.shapes():
         _check_tied(tensors, path)
         tensors.drop([HEAD])
     check_sizes(config, len(tensors.shapes()), str(path / "config.json"))
-    check_shapes(parameter_shapes(config, str(path / "config.json")), tensors.shapes(), str(path))
+    check_shapes(parameter_shapes(family, config, str(path / "config.json")), tensors.shapes(), str(path))
     text, text_files = read_text(path)
-    spec = target_spec(config, path.name, tensors.dtype(EMBEDDING), text, pad_token(path), str(path))
+    spec = target_spec(kind, config, path.name, tensors.dtype(EMBEDDING), text, pad_token(path), str(path))
     return TargetCheckpoint(spec, config, tensors, text, path, FileHashes([path / "config.json", *tensors.paths, *text_files]))
 
 
@@ -64,10 +70,13 @@ def _check_raw(raw: Mapping[str, Any], where: Path) -> None:
             fix="use the unquantised checkpoint; quantisation happens in the build",
         )
     require_family(str(raw["model_type"]), str(where))
-    missing = [key for key in REQUIRED if raw.get(key) is None]
-    rope = section(raw.get("rope_parameters"))
-    if raw.get("rope_theta") is None and rope.get("rope_theta") is None:
+    family = family_of(str(raw["model_type"]))
+    nested = family.decoder is not None
+    text = section(raw.get(TEXT)) if nested else raw
+    missing = [key for key in REQUIRED if text.get(key) is None]
+    if text.get("rope_theta") is None and rope_base(section(text.get("rope_parameters"))) is None:
         missing.append("rope_theta")
+    missing = [f"{TEXT}.{key}" if nested else key for key in missing if key not in family.omitted]
     if missing:
         raise CheckpointError(
             f"the configuration lacks {', '.join(missing)}",
@@ -90,7 +99,14 @@ def _config(path: Path) -> PreTrainedConfig:
         ) from None
 
 
-def _check_tied(tensors: SafetensorsSource, path: Path) -> None:
+def _tensors(path: Path, family: Family) -> Stored:
+    """The weights in `path` under the names of the family's text decoder."""
+    plain = SafetensorsSource(path)
+    named = RenamedSource(plain, by_prefix(family.stored)) if family.stored else plain
+    return ExpertsSource(named) if family.experts_apart else named
+
+
+def _check_tied(tensors: Stored, path: Path) -> None:
     """The config says the head is the embedding: a stored head must then be equal to it."""
     rows = tensors.shapes()[EMBEDDING][0]
     equal = tensors.shapes()[HEAD] == tensors.shapes()[EMBEDDING] and all(

@@ -31,9 +31,9 @@ def _faults(manifest: Manifest) -> Iterator[str]:
         if not 0 <= token < manifest.target.vocab:
             yield f"text.eos_ids holds {token}, outside the vocabulary of {manifest.target.vocab}"
     for name, model in (("target", manifest.target), ("drafter", manifest.drafter)):
-        calls = [(graph.role, graph.rows) for graph in model.graphs]
+        calls = [(graph.role, graph.rows, graph.arch) for graph in model.graphs]
         if len(set(calls)) != len(calls):
-            yield f"{name}.graphs lists a role twice at one width"
+            yield f"{name}.graphs lists a role twice at one width for one architecture"
         for graph in model.graphs:
             yield from (f"{name}.graphs: {graph.role} {fault}" for fault in _graph_faults(graph, _head_rows(manifest, graph)))
     reduced = manifest.pairing.draft_vocabulary

@@ -26,6 +26,22 @@ class PortRecord(_Record, frozen=True, kw_only=True):
     shape: list[int | str]
 
 
+class PlanRecord(_Record, frozen=True, kw_only=True):
+    """What a compiled engine says of itself. None where its format does not tell."""
+
+    bytes: int
+    """of the engine file"""
+    kernels: int | None = None
+    """launches of one run"""
+    fused_attention: int | None = None
+    """layers whose attention is one kernel"""
+    cache_copies: int | None = None
+    """kernels that copy a whole K or V cache"""
+    scratch_bytes: int | None = None
+    capturable: bool | None = None
+    """into a CUDA graph"""
+
+
 class GraphRecord(_Record, frozen=True, kw_only=True):
     """One engine file and how to call it."""
 
@@ -41,6 +57,9 @@ class GraphRecord(_Record, frozen=True, kw_only=True):
     """(input, output) pairs that share one buffer; where both are one name, the engine keeps it as a state"""
     function: str | None = None
     """its entry point, where the engine has several"""
+    arch: str | None = None
+    """the GPU architecture it was compiled for; None where the engine runs on any"""
+    plan: PlanRecord | None = None
 
 
 class ModelRecord(_Record, frozen=True, kw_only=True):
@@ -105,6 +124,8 @@ class RequirementRecord(_Record, frozen=True, kw_only=True):
     """version the engines were made and checked with"""
     exact_width: int
     """the narrowest target width whose rows equal those of every wider one bit for bit; plain decoding uses it"""
+    maximum: str | None = None
+    """highest version of `package` that runs the engines, where not every later one does"""
 
 
 class MeasuredRecord(_Record, frozen=True, kw_only=True):

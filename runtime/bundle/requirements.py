@@ -23,6 +23,7 @@ def check_requirements(requires: RequirementRecord) -> tuple[str, ...]:
             fix=f"run: {backend.INSTALL}",
         )
     _check_minimum(requires, backend, found)
+    _check_maximum(requires, found)
     return found.notes
 
 
@@ -33,6 +34,18 @@ def _check_minimum(requires: RequirementRecord, backend: Backend, found: Install
             f"the bundle was built for {requires.package} {requires.built_with}; you have {name} {version}",
             why=f"its engines need {requires.minimum} or later",
             fix=f"run: pip install --upgrade {name}",
+        )
+
+
+def _check_maximum(requires: RequirementRecord, found: Installed) -> None:
+    if requires.maximum is None:
+        return
+    name, version = max(found.versions.items(), key=lambda item: release(item[1]))
+    if release(version) > release(requires.maximum):
+        raise IncompatibleError(
+            f"the bundle was built for {requires.package} {requires.built_with}; you have {name} {version}",
+            why="its engines run with no later version",
+            fix=f"run: pip install {requires.package}=={requires.maximum}, or build the bundle again",
         )
 
 

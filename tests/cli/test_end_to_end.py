@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -43,7 +44,7 @@ def copy(bundle, tmp_path):
 
 
 def _has_row(text, name, value):
-    return any(line.split()[:1] == [name] and line.endswith(value) for line in text.splitlines())
+    return any(line.split()[:1] == [name] and line.partition("  [")[0].endswith(value) for line in text.splitlines())
 
 
 def test_build_options_reach_the_bundle(bundle):
@@ -107,6 +108,12 @@ def test_inspect_shows_a_bundle_and_both_checkpoints(cli, bundle, models):
     for path, kind in zip(models, ("target", "drafter"), strict=True):
         assert cli("inspect", path, "--json").document["kind"] == kind
         assert _has_row(cli("inspect", path).out, "hidden", "64")
+
+
+def test_inspect_says_where_a_drafters_fields_were_found(cli, models):
+    out = cli("inspect", models[1]).out
+    assert re.search(r"^taps +0, 1 +\[dflash_config.target_layer_ids\]$", out, re.MULTILINE), out
+    assert re.search(r"^windows .*\[layer_types\]$", out, re.MULTILINE), out
 
 
 def test_inspect_reads_no_whole_file_unless_its_hash_is_asked_for(cli, models, monkeypatch):

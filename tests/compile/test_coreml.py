@@ -319,6 +319,8 @@ def test_ports_are_of_the_promised_sizes(llama: Models) -> None:
         ({"drafter_precision": "fp32"}, "unknown precision"),
         ({"portable": True}, "portable form"),
         ({"deployment_target": "macos12"}, "deployment target"),
+        ({"refine": 1}, "--refine"),
+        ({"arch": ("sm86",)}, "--arch"),
     ],
 )
 def test_options_of_other_backends_are_refused(options: dict[str, Any], says: str) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import models
 import numpy as np
 import pytest
 import torch
 from forms import FORMS, Cached, bound, ort_call, runtimes, torch_drafter
+from safetensors.torch import load_file
 
 from dflash_compile.export import open_drafter, open_target
 from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
@@ -158,6 +161,59 @@ def test_a_draft_from_the_anchor_is_the_published_drafter_a_row_shorter(target: 
     paths = [bound(graphs[role], form, sources, tmp_path) for role in ("inject", "draft")]
     for runtime in runtimes(form):
         compare(walk(Cached(graphs["inject"].signature, *map(runtime, paths)), both), wanted)
+
+
+def test_an_embedding_and_a_head_of_its_own(target: Path, tmp_path: Path) -> None:
+    """A DeepSpec drafter: every row of 7 proposes, and nothing but the taps is the target's."""
+    opened, drafter = open_target(target), open_drafter(models.write_deepspec(tmp_path / "drafter", target))
+    graphs = {"inject": trace_inject(drafter, opened.spec, CONTEXT), "draft": trace_draft(drafter, opened.spec, CONTEXT)}
+    both = Pair(opened, drafter, models.write_drafter(tmp_path / "plain", target, block=7, taps=(2, 0)), graphs)
+    model = published.DFlashDraftModel.from_pretrained(both.path, dtype=torch.float32).eval()
+    cache, stored = published._make_cache(model.config), load_file(drafter.path / "model.safetensors")
+    engine = Cached(graphs["inject"].signature, *(ort_call(bound(graphs[role], "fp32", {"drafter": drafter.tensors}, tmp_path)) for role in graphs))
+    for taps, position, block in both.prepared():
+        end, rows = position + len(taps), [block[0]] + [drafter.spec.mask_id] * 6
+        with torch.no_grad():
+            places, noise = torch.arange(position, end + 7)[None], stored["embed_tokens.weight"][rows][None]
+            out = model(target_hidden=torch.from_numpy(taps)[None], noise_embedding=noise, position_ids=places, past_key_values=cache, use_cache=True)
+        published._crop_to(cache, end)
+        engine.inject(taps, position)
+        found = engine.draft([*rows, drafter.spec.mask_id], end)
+        np.testing.assert_allclose(found, (out[0] @ stored["lm_head.weight"].T).numpy(), atol=10 * TOLERANCE, rtol=0)
+
+
+class Swapped:
+    """The tensors of a drafter whose taps are concatenated in the wrong order."""
+
+    def __init__(self, tensors: Any) -> None:
+        self._tensors, self.shapes = tensors, tensors.shapes
+
+    def rows(self, name: str, start: int, stop: int) -> torch.Tensor:
+        found: torch.Tensor = self._tensors.rows(name, start, stop)
+        return found.roll(found.shape[1] // 2, dims=1) if name == "fc.weight" else found
+
+
+FAULTS: dict[str, Callable[[DrafterCheckpoint], DrafterCheckpoint]] = {
+    "window a row too wide": lambda found: replace(found, spec=replace(found.spec, windows=(5, None))),
+    "window a row too narrow": lambda found: replace(found, spec=replace(found.spec, windows=(3, None))),
+    "window taken for a full layer": lambda found: replace(found, spec=replace(found.spec, windows=(None, None))),
+    "window counted from the anchor": lambda found: replace(found, spec=replace(found.spec, windows_from_anchor=True)),
+    "rows that do not look ahead": lambda found: replace(found, spec=replace(found.spec, causal=(True, False))),
+    "another mask token": lambda found: replace(found, spec=replace(found.spec, mask_id=found.spec.mask_id + 1)),
+    "another RoPE base": lambda found: replace(found, spec=replace(found.spec, rope_theta=found.spec.rope_theta * 2)),
+    "taps in the wrong order": lambda found: replace(found, tensors=Swapped(found.tensors)),
+}
+
+
+@pytest.mark.parametrize("both", ["sliding-both-ways"], indirect=True)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_shows(both: Pair, expected: list[np.ndarray], fault: str) -> None:
+    """Guards the comparison itself: a drafter read wrong in one thing must not pass it."""
+    signatures = {role: graph.signature for role, graph in both.graphs.items()}
+    wrong = replace(both, drafter=FAULTS[fault](both.drafter))
+    with torch_drafter(wrong.drafter, both.target, signatures, CONTEXT) as calls:
+        found = walk(Cached(signatures["inject"], calls["inject"], calls["draft"]), wrong)
+    assert max(np.abs(have - want).max() for have, want in zip(found, expected, strict=True)) > 10 * TOLERANCE
 
 
 def test_a_shifted_position_shows(both: Pair, expected: list[np.ndarray]) -> None:

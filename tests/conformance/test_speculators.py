@@ -7,7 +7,8 @@ usual set-up: install it without its dependencies' pins, and these tests run.
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,21 @@ def test_every_lowered_form_drafts_as_torch_does(both: Pair, form: str, tmp_path
             assert (have.argmax(-1) == want.argmax(-1)).all()
 
 
+@pytest.mark.parametrize("target", ["llama"], indirect=True)
+@pytest.mark.parametrize("both_ways", [True, False])
+def test_lowered_sliding_layers_look_back_from_the_anchor(target: Path, both_ways: bool, tmp_path: Path) -> None:
+    pair = _sliding(target, tmp_path / "drafter", both_ways)
+    wanted, graphs = pair.torch_walk(), pair.graphs
+    other = replace(pair.drafter, spec=replace(pair.drafter.spec, windows_from_anchor=False))
+    apart = [np.abs(have - want).max() for have, want in zip(Pair(pair.target, other).torch_walk(), wanted, strict=True)]
+    assert min(apart) > 10 * TOLERANCE, "a window counted from each row must not pass for this one"
+    for form in FORMS:
+        paths = [bound(graphs[role], form, pair.sources, tmp_path) for role in ("inject", "draft")]
+        found = pair.walk(Cached(graphs["inject"].signature, *(runtimes(form)[-1](path) for path in paths)))
+        for have, want in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(have, want, atol=TOLERANCE, rtol=0)
+
+
 def test_the_reduced_head_is_quantised_as_a_head(both: Pair) -> None:
     """At int4, too, it keeps eight bits, and no row of the rest of the target's head is in the engine."""
     lowered: Lowered = ort_form.lower(both.graphs["draft"], precision_of("int4"))
@@ -180,12 +196,24 @@ def test_it_is_the_published_drafter_on_its_own_checkpoint(both: Pair, tmp_path:
     """Loaded and written again by the package; our engine of what it wrote equals it over cycles that are partly accepted."""
     if "lm_head.weight" not in both.drafter.tensors.shapes():
         pytest.skip("the package takes missing rows from a target that it can load by name")
+    model = _saved_by_the_package(both, tmp_path / "theirs")
+    pair = Pair(both.target, open_drafter(tmp_path / "theirs"))
+    assert pair.drafter.vocabulary == both.drafter.vocabulary
+    _compare(pair, model, tmp_path)
+    assert model.d2t is not None
+    assert [int(row + model.d2t[row]) for row in range(len(IDS))] == list(IDS)
+
+
+def _saved_by_the_package(both: Pair, folder: Path) -> Any:
     model = _published(both.drafter.path)
     model.embed_tokens.weight.data = both.target.read(EMBEDDING).float()
     model.verifier_lm_head.weight.data = model.lm_head.weight.data.clone()
-    model.save_pretrained(tmp_path / "theirs")
-    pair = Pair(both.target, open_drafter(tmp_path / "theirs"))
-    assert pair.drafter.vocabulary == both.drafter.vocabulary
+    model.save_pretrained(folder)
+    return model
+
+
+def _compare(pair: Pair, model: Any, tmp_path: Path) -> None:
+    """Our engines against the package's `model`, cycle by cycle."""
     graphs = pair.graphs
     paths = [bound(graphs[role], "fp32", pair.sources, tmp_path) for role in ("inject", "draft")]
     found = pair.walk(Cached(graphs["inject"].signature, *map(runtimes("fp32")[0], paths)))
@@ -195,8 +223,24 @@ def test_it_is_the_published_drafter_on_its_own_checkpoint(both: Pair, tmp_path:
         want = _published_logits(model, context, len(context), block[0])
         np.testing.assert_allclose(have, want, atol=TOLERANCE, rtol=0)
         assert (have.argmax(-1) == want.argmax(-1)).all()
-    assert model.d2t is not None
-    assert [int(row + model.d2t[row]) for row in range(len(IDS))] == list(IDS)
+
+
+def _sliding(target: Path, folder: Path, both_ways: bool) -> Pair:
+    """A drafter whose first layer sees 4 rows before the anchor: fewer than are committed from the first cycle on."""
+    layers = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4, "use_sliding_window": True}
+    path = models.write_speculators(folder, target, IDS, block=BLOCK, taps=(2, 0), **layers)
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | {"sliding_window_non_causal": both_ways}))
+    return Pair(open_target(target), open_drafter(path))
+
+
+@needs_package
+@pytest.mark.parametrize("target", ["llama"], indirect=True)
+@pytest.mark.parametrize("both_ways", [True, False])
+def test_sliding_layers_are_the_published_ones(target: Path, both_ways: bool, tmp_path: Path) -> None:
+    pair = _sliding(target, tmp_path / "drafter", both_ways)
+    model = _saved_by_the_package(pair, tmp_path / "theirs")
+    _compare(Pair(pair.target, open_drafter(tmp_path / "theirs")), model, tmp_path)
 
 
 @needs_package

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 from forms import FORMS, Cached, bound, load_target, ort_call, runtimes, torch_target
+from models import ENDOFTEXT
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from dflash_compile.export import open_target
@@ -19,10 +21,24 @@ from dflash_compile.export.trace import trace_target
 CONTEXT, TAPS = 48, (2, 0)
 TOLERANCE = 1e-3
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+MIXED = ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention"]
+GEMMA_ROPE = {
+    "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 4.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}
+YARN = {"rope_type": "yarn", "rope_theta": 15e4, "factor": 4.0, "original_max_position_embeddings": 64, "truncate": False}
+SPARK = {"num_local_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "moe_hidden_size": 32, "routed_scaling_factor": 1.5}
 TARGETS = {
     "llama": ("llama", {}),
     "llama-tied-scaled-rope": ("llama", {"tie_word_embeddings": True, "rope_parameters": LLAMA3}),
     "qwen3-tied": ("qwen3", {}),
+    "smollm3": ("smollm3", {"no_rope_layers": [1, 0, 1, 1], "pad_token_id": ENDOFTEXT}),
+    "gemma3-text": ("gemma3_text", {"layer_types": MIXED, "sliding_window": 6, "query_pre_attn_scalar": 24, "final_logit_softcapping": 3.0}),
+    "gemma3-multimodal": ("gemma3", {"layer_types": MIXED, "sliding_window": 6, "rope_parameters": GEMMA_ROPE, "query_pre_attn_scalar": 16}),
+    "qwen3-moe": ("qwen3_moe", {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True, "mlp_only_layers": [1]}),
+    "gpt-oss": ("gpt_oss", {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 32, "sliding_window": 6, "rope_parameters": YARN}),
+    "muse-spark": ("muse_spark", {"sliding_window": 6, "mlp_layer_types": ["sparse", "dense", "sparse", "sparse"]} | SPARK),
+    "muse-glimmer": ("muse_glimmer", {"sliding_window": 6, "num_hidden_layers": 5}),
     "qwen3-sliding": ("qwen3", {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 2, "tie_word_embeddings": False}),
 }
 
@@ -65,9 +81,11 @@ def prompt(target: TargetCheckpoint) -> list[int]:
 
 @pytest.fixture(scope="module")
 def expected(target: TargetCheckpoint) -> CausalLMOutputWithPast:
-    """What transformers computes in one pass."""
+    """What transformers computes in one pass, by its own class of the whole checkpoint, loaded by itself (of a GGUF file, with our weights)."""
+    kind = AutoModelForImageTextToText if target.spec.family in models.VISION else AutoModelForCausalLM
+    model = load_target(target) if target.path.is_file() else kind.from_pretrained(target.path, dtype=torch.float32).eval()
     with torch.no_grad():
-        return load_target(target)(torch.tensor([prompt(target)]), output_hidden_states=True, use_cache=True)
+        return model(torch.tensor([prompt(target)]), output_hidden_states=True, use_cache=True)
 
 
 def check(engine: Cached, target: TargetCheckpoint, expected: CausalLMOutputWithPast) -> None:
@@ -93,7 +111,9 @@ def test_the_traced_module_is_the_model(target: TargetCheckpoint, graph: Graph, 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_lowered_form_is_the_model(target: TargetCheckpoint, graph: Graph, expected: CausalLMOutputWithPast, form: str, tmp_path: Path) -> None:
     path = bound(graph, form, {"target": target.tensors}, tmp_path)
-    for runtime in runtimes(form):
+    # onnx's own evaluator is slow, and families differ in what it runs only by where the operators stand.
+    chosen = runtimes(form) if target.spec.family in ("llama", "qwen3", "gpt_oss") else runtimes(form)[-1:]
+    for runtime in chosen:
         check(Cached(graph.signature, runtime(path)), target, expected)
 
 

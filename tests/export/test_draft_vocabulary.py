@@ -37,13 +37,14 @@ def test_rows_may_be_in_any_order() -> None:
         ([1, 1, 3, 5], MEMBERS, "outside the target's vocabulary of 8: 8"),
         ([-1, 1, 3, 4], MEMBERS, "outside the target's vocabulary of 8: -1"),
         ([1, 0, 3, 4], MEMBERS, "twice: 1"),
+        ([1, 2, 5, 7], MEMBERS, "outside the target's vocabulary of 8: 10"),
         ([1, 1, 3, 4], ~MEMBERS, "differ on 8 tokens"),
         ([1, 1, 3, 4], MEMBERS.logical_or(torch.arange(8) == 0), "differ on 1 tokens: 0"),
         ([1, 1, 2, 4], MEMBERS, "differ on 2 tokens: 4, 5"),
         ([0] * 8, torch.ones(8, dtype=torch.bool), "1 to 7"),
         ([], torch.zeros(8, dtype=torch.bool), "1 to 7"),
     ],
-    ids=["past the end", "before the start", "twice", "the complement", "one more member", "another token", "all", "none"],
+    ids=["past the end", "before the start", "twice", "ids taken for deltas", "the complement", "one more member", "another token", "all", "none"],
 )
 def test_maps_that_are_none_are_refused(deltas: list[int], members: torch.Tensor, said: str) -> None:
     with pytest.raises(CheckpointError) as caught:

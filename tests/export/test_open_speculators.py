@@ -168,7 +168,8 @@ def test_a_malformed_or_unsupported_key_is_refused(drafter: Path, change: dict[s
     ("change", "said"),
     [
         ({"hidden_act": "gelu"}, "hidden_act"),
-        ({"layer_types": ["sliding_attention", "full_attention"], "use_sliding_window": True, "sliding_window": 32}, "sliding_attention"),
+        ({"layer_types": ["sliding_attention", "full_attention"], "use_sliding_window": False, "sliding_window": 32}, "there is no window"),
+        ({"layer_types": ["sliding_attention", "chunked_attention"], "use_sliding_window": True, "sliding_window": 32}, "chunked_attention"),
         ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}}, "mrope_section"),
         ({"rope_parameters": {"rope_type": "default", "rope_theta": float("inf")}}, "rope_theta"),
@@ -234,8 +235,20 @@ def test_pairing_finds_the_wrong_target(drafter: Path, checkpoint: TargetCheckpo
         pair(checkpoint, open_drafter(drafter))
 
 
+SLIDING = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 32, "use_sliding_window": True}
+
+
+@pytest.mark.parametrize("both_ways", [True, False])
+def test_sliding_layers_look_back_from_the_anchor(target: Path, tmp_path: Path, both_ways: bool) -> None:
+    folder = write_speculators(tmp_path / "d", target, IDS, **SLIDING)
+    edit(folder, lambda config: config.update(sliding_window_non_causal=both_ways))
+    spec = open_drafter(folder).spec
+    assert (spec.windows, spec.windows_from_anchor, spec.causal) == ((32, None), True, (not both_ways, False))
+    assert spec.evidence["causal"] == "sliding_window_non_causal"
+
+
 @pytest.mark.parametrize("own_head", [True, False])
-@pytest.mark.parametrize("extra", [{}, {"attention_bias": True}, {"rms_norm_eps": 1e-5}], ids=str)
+@pytest.mark.parametrize("extra", [{}, {"attention_bias": True}, {"rms_norm_eps": 1e-5}, SLIDING], ids=str)
 def test_saved_drafters_open_again(target: Path, tmp_path: Path, own_head: bool, extra: dict[str, Any]) -> None:
     opened = open_drafter(write_speculators(tmp_path / "d", target, IDS, own_head=own_head, **extra))
     weights = {name: opened.read(name) for name in opened.tensors.shapes()}

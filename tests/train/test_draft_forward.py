@@ -35,6 +35,8 @@ VARIANTS = {
     "scaled positions and queries": {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}},
     "from the anchor": {"sample_from_anchor": True},
     "from the anchor, windowed": {"sample_from_anchor": True, "windows": (4, None), "causal": (False, True)},
+    "window from the anchor": {"windows": (4, None), "causal": (False, False), "windows_from_anchor": True},
+    "causal window from the anchor": {"windows": (2, 6), "causal": (True, True), "windows_from_anchor": True},
     "causal window": {"windows": (3, 6), "causal": (True, False)},
 }
 

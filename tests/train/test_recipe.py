@@ -116,6 +116,16 @@ def test_a_chat_template_that_gives_no_prompt_is_refused(tmp_path: Path, templat
         train(open_target(folder), tmp_path / "drafter", replace(OPTIONS, text_tokens=0), tmp_path / "work")
 
 
+def test_the_features_of_another_run_may_be_all_there_is(target: Path, tmp_path: Path) -> None:
+    train(open_target(target), tmp_path / "first", OPTIONS, tmp_path / "work")
+    options = replace(OPTIONS, response_tokens=0, text_tokens=0)
+    with pytest.raises(UsageError, match="holds no sequence"):
+        train(open_target(target), tmp_path / "second", options, tmp_path / "own")
+    train(open_target(target), tmp_path / "second", options, tmp_path / "own", (tmp_path / "work" / "features",))
+    assert _tensors(tmp_path / "second").keys() == _tensors(tmp_path / "first").keys()
+    assert not (tmp_path / "own" / "features" / "index.jsonl").exists(), "nothing was generated for it"
+
+
 def test_a_damaged_training_state_is_refused(target: Path, tmp_path: Path) -> None:
     train(open_target(target), tmp_path / "drafter", OPTIONS, tmp_path / "work")
     state = tmp_path / "work" / "state.safetensors"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -100,3 +101,18 @@ def test_options_that_cannot_work_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong))) as caught:
         TrainOptions(**wrong)  # type: ignore[arg-type]
     assert caught.value.fix
+
+
+def test_gamma_decides_which_proposals_count(corpus: Corpus, tmp_path: Path) -> None:
+    """With a decay that leaves the first proposal alone, labels of the others change nothing."""
+
+    def loss(gamma: float | None, spoiled: bool) -> float:
+        trainer = _trainer(corpus, tmp_path / "none", replace(OPTIONS, gamma=gamma))
+        batch = corpus.batch(0, 0, 4, 8, 5)
+        if spoiled:
+            batch.labels[..., 1:] = 3
+        trainer.corpus = SimpleNamespace(batch=lambda *_: batch)  # type: ignore[assignment]
+        return trainer.train_step()
+
+    assert loss(0.01, spoiled=True) == pytest.approx(loss(0.01, spoiled=False), rel=1e-5)
+    assert loss(None, spoiled=True) != pytest.approx(loss(None, spoiled=False), rel=1e-2)

@@ -111,5 +111,10 @@ def test_a_reduced_drafter_comes_out_without_a_head(checkpoint: TargetCheckpoint
     assert "lm_head.weight" not in opened.tensors.shapes()
     assert not pair(checkpoint, opened).warnings
     readme = (drafter_folder / "README.md").read_text()
+    for asked, size, same in ((None, 48, True), (48, 48, False), (60, 60, False)):  # on other answers, from which others are the most frequent
+        options = replace(OPTIONS, draft_vocabulary=asked, seed=5, steps=1)
+        again = open_drafter(train(checkpoint, tmp_path / f"again {asked}", options, tmp_path / f"work {asked}", start=opened).drafter)
+        assert again.vocabulary is not None
+        assert (len(again.vocabulary.ids), again.vocabulary == opened.vocabulary) == (size, same)
     assert "48 of 384 tokens" in readme
     assert "- draft_vocabulary: 48" in readme

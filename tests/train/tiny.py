@@ -37,6 +37,7 @@ def drafter(
     causal: tuple[bool, ...] = (),
     rope_scaling: Mapping[str, object] | None = None,
     sample_from_anchor: bool = False,
+    windows_from_anchor: bool = False,
 ) -> DflashV1:
     torch.manual_seed(seed)
     spec = DrafterSpec(
@@ -59,6 +60,7 @@ def drafter(
         dtype="float32",
         target_layers=LAYERS,
         windows=windows,
+        windows_from_anchor=windows_from_anchor,
         causal=causal,
         rope_scaling=rope_scaling,
     )

@@ -1,0 +1,60 @@
+"""The TensorRT form: caches updated in place by its own layers, acceptance inside the graph, every size fixed.
+
+Products, attention and caches are in the compute dtype; the residual, norms, rotary embedding and everything else stay in float32. The model carries
+bodies of TensorRT's operators in standard ones, so that ONNX Runtime runs the same file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from dflash_compile.export.signature import Signature
+
+from ..lowered import Lowered, Payloads
+from ..onnx_graph import SemanticModel
+from ..passes import standard
+from ..passes.casts import fold_casts
+from ..passes.edit import tidy
+from ..passes.linear import linear
+from ..passes.static_positions import StaticPositions
+from ..passes.trt_attention import trt_attention, trt_writes
+from ..passes.trt_functions import add_functions
+from ..passes.trt_ports import retype
+from ..passes.trt_weights import trt_embeddings, trt_linears
+from ..tensorrt.precisions import Precision
+
+
+@dataclass(frozen=True)
+class Form:
+    """What depends on the architecture and on the bundle."""
+
+    precision: Precision
+    folds: bool
+    """query heads that share a key head become rows: see `Architecture.folds`"""
+
+
+Ports = Callable[[ir.Model], None]
+"""gives a model the inputs and outputs of its role: one of `passes.trt_ports`"""
+
+
+def lower(semantic: SemanticModel, form: Form, signature: Signature, ports: Ports = lambda _: None) -> Lowered:
+    """A graph traced at one width, in TensorRT's operators behind `signature`. `semantic` is changed."""
+    model, precision = semantic.model, form.precision
+    payloads = Payloads(semantic)
+    positions = StaticPositions(model)
+    linear(model)
+    trt_linears(model, payloads, precision)
+    trt_embeddings(model, payloads, precision)
+    trt_attention(model, positions, precision.compute, form.folds)
+    trt_writes(model, positions, precision.compute)
+    standard.standard_rotary(model, positions)
+    standard.standard_norms(model)
+    ports(model)
+    retype(model, signature)
+    fold_casts(model)
+    tidy(model)
+    add_functions(model)
+    return Lowered(signature, model, payloads.finish())

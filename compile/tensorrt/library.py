@@ -1,0 +1,58 @@
+"""Which TensorRT builds the engines: TensorRT for RTX, or the full TensorRT. One network-building path serves both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+
+from dflash_compile.runtime.errors import IncompatibleError, UsageError
+
+
+@dataclass(frozen=True)
+class Flavour:
+    """One of NVIDIA's two libraries of the same interface."""
+
+    name: str
+    """as `--flavour` takes it"""
+    module: str
+    package: str
+    install: str
+    supported: str
+    """the version this back-end was written for and its engines are tied to"""
+
+    @property
+    def installed(self) -> str | None:
+        """Its version on this machine, found without importing it."""
+        if find_spec(self.module) is None:
+            return None
+        try:
+            return version(self.package)
+        except PackageNotFoundError:
+            return None
+
+
+FLAVOURS = {
+    "rtx": Flavour("rtx", "tensorrt_rtx", "tensorrt-rtx", "pip install 'dflash-compile[rtx]'", "1.7.1.116"),
+    "trt": Flavour("trt", "tensorrt", "tensorrt", "install NVIDIA's TensorRT 11 with its Python wheel", "11.0"),
+}
+
+
+def choose_flavour(name: str | None) -> Flavour:
+    """The flavour called `name`, or by default the one that is installed, RTX first.
+
+    Raises `UsageError` for an unknown name and `IncompatibleError` where there is none, with the command that installs it.
+    """
+    if name is not None and name not in FLAVOURS:
+        raise UsageError(f"unknown flavour {name!r}", where="--flavour", fix=f"choose one of {', '.join(FLAVOURS)}")
+    wanted = list(FLAVOURS.values()) if name is None else [FLAVOURS[name]]
+    found = next((flavour for flavour in wanted if flavour.installed), None)
+    if found is None:
+        first = wanted[0]
+        raise IncompatibleError(
+            f"{first.package} is not installed here",
+            where="--backend tensorrt",
+            why="it compiles the engines; a GPU is not needed for that",
+            fix=first.install,
+        )
+    return found

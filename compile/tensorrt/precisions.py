@@ -1,0 +1,93 @@
+"""What each precision stores and computes in, and which architectures have it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from dflash_compile.export.graph import WeightRef
+from dflash_compile.export.signature import Dtype
+from dflash_compile.runtime.errors import UsageError
+
+from ..encoding import Encoding, Shape
+from .architectures import Architecture
+from .encodings import NVFP4_BLOCK, Blocks4, Cast, NvFp4, Rows8, int4_block
+
+FP16, BF16, FP32 = ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Weights of linear layers under an encoding; products, attention and caches in `compute`; everything between in float32."""
+
+    name: str
+    compute: ir.DataType
+    linear_encoding: Callable[[int], Encoding | None]
+    """by the row width K; None: plain floats of `compute`"""
+    head_encoding: Callable[[int], Encoding | None]
+    least: int = 75
+    """first architecture whose products read such weights"""
+    why: str = ""
+
+    @property
+    def cache_dtype(self) -> Dtype:
+        """Of K and V."""
+        names: dict[ir.DataType, Dtype] = {FP16: "float16", BF16: "bfloat16", FP32: "float32"}
+        return names[self.compute]
+
+    def linear(self, ref: WeightRef, shape: Shape, head: bool) -> Encoding:
+        """How to store the weight [N, K] of a linear layer."""
+        if ref.exact:
+            return Cast(FP32)
+        return (self.head_encoding if head else self.linear_encoding)(shape[1]) or Cast(self.compute)
+
+
+def _plain(_width: int) -> None:
+    return None
+
+
+def _int8(_width: int) -> Encoding:
+    return Rows8(FP16)
+
+
+def _int4(width: int) -> Encoding | None:
+    block = int4_block(width)
+    return None if block is None else Blocks4(block, FP16)
+
+
+def _fp8(_width: int) -> Encoding:
+    return Rows8(FP16, floating=True)
+
+
+def _nvfp4(width: int) -> Encoding | None:
+    return NvFp4() if width % NVFP4_BLOCK == 0 else None
+
+
+# The head decides between close candidates: it never gets fewer than eight bits.
+PRECISIONS = {
+    precision.name: precision
+    for precision in (
+        Precision("fp16", FP16, _plain, _plain),
+        Precision("bf16", BF16, _plain, _plain, least=80, why="Turing computes no bfloat16"),
+        Precision("int8", FP16, _int8, _int8),
+        Precision("int4", FP16, _int4, _int8),
+        Precision("fp8", FP16, _fp8, _fp8, least=89, why="8-bit floats begin with Ada"),
+        Precision("nvfp4", FP16, _nvfp4, _fp8, least=120, why="4-bit floats begin with Blackwell"),
+        Precision("fp32", FP32, _plain, _plain),
+    )
+}
+
+
+def check_precision(name: str, architectures: tuple[Architecture, ...], option: str) -> Precision:
+    """The precision called `name`. Raises `UsageError`, naming `option`, for an unknown one or one that an architecture lacks."""
+    if name not in PRECISIONS:
+        raise UsageError(f"unknown precision {name!r}", where=option, why="these are TensorRT's", fix=f"choose one of {', '.join(PRECISIONS)}")
+    precision = PRECISIONS[name]
+    lacking = [architecture.name for architecture in architectures if architecture.number < precision.least]
+    if lacking:
+        raise UsageError(
+            f"{', '.join(lacking)} has no {name}", where=option, why=precision.why, fix=f"leave {', '.join(lacking)} out of --arch, or choose int8 or int4"
+        )
+    return precision

@@ -1,0 +1,153 @@
+"""The engines of a bundle: which roles at which widths, for which architectures, each lowered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import onnx_ir as ir
+
+from dflash_compile.export.graph import OWNERS, Graph, Owner
+from dflash_compile.export.signature import (
+    Signature,
+    block_signature,
+    inject_signature,
+    prefill_signature,
+    verify_signature,
+    with_cache_dtype,
+)
+from dflash_compile.export.trace import trace_draft, trace_inject, trace_target
+
+from ..lowered import Lowered
+from ..lowerings.tensorrt import Form, Ports, lower
+from ..models import Models
+from ..onnx_graph import SemanticModel, to_onnx
+from ..options import BuildOptions
+from ..passes.trt_functions import ATTENTION
+from ..passes.trt_ports import draft_ports, prefill_ports, verify_ports
+from ..progress import Progress
+from .architectures import Architecture
+from .precisions import BF16, PRECISIONS, Precision
+
+CHUNK = 64
+"""rows of a prefill"""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One lowered graph and the architectures it is compiled for."""
+
+    owner: Owner
+    rows: int
+    lowered: Lowered
+    folds: bool
+    architectures: tuple[str, ...]
+    runs_on_cpu: bool
+    """whether ONNX Runtime's CPU kernels know its dtypes"""
+
+    @property
+    def signature(self) -> Signature:
+        return self.lowered.signature
+
+    @property
+    def cache_shape(self) -> tuple[int, ...]:
+        """Of K and of V of every layer."""
+        (port,) = {port.shape: port for port in self.signature.inputs if port.name in dict(self.signature.caches)}.values()
+        return tuple(size for size in port.shape if isinstance(size, int))
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        return f"{self.signature.role}[{self.rows}]"
+
+    def file(self, arch: str) -> str:
+        """Of its plan, relative to the bundle."""
+        return f"{self.owner}/{self.signature.role}-{self.rows}.{arch}.plan"
+
+
+@dataclass(frozen=True)
+class Role:
+    """One graph of a bundle, before it is traced."""
+
+    name: str
+    owner: Owner
+    rows: int
+    trace: Callable[[], Graph]
+    signature: Callable[[Precision], Signature]
+    ports: Ports = lambda _: None
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A role's graph before any architecture or precision is chosen."""
+
+    role: Role
+    semantic: SemanticModel
+
+
+def cache_rows(context: int) -> int:
+    """Rows of the caches: every call writes its whole width, so the last one may reach beyond the context."""
+    return -(-(context + CHUNK) // CHUNK) * CHUNK
+
+
+def trace_all(roles: Sequence[Role], progress: Progress) -> tuple[Traced, ...]:
+    """Every role, traced once, whatever the architectures and precisions."""
+    traced: list[Traced] = []
+    for number, role in enumerate(roles):
+        progress("tracing", number, len(roles))
+        traced.append(Traced(role, to_onnx(role.trace())))
+    return tuple(traced)
+
+
+def lower_all(traced: Collection[Traced], options: BuildOptions, architectures: tuple[Architecture, ...]) -> tuple[Engine, ...]:
+    """Every engine: each role lowered once for each kind of architecture."""
+    engines: list[Engine] = []
+    for role, semantic in ((one.role, one.semantic) for one in traced):
+        precision = PRECISIONS[options.precision_for(role.owner)]
+        for folds in (False, True):
+            names = tuple(architecture.name for architecture in architectures if architecture.folds == folds)
+            if names:
+                lowered = lower(semantic.copy(), Form(precision, folds), role.signature(precision), role.ports)
+                engines.append(Engine(role.owner, role.rows, lowered, folds, names, runs_on_cpu=precision.compute != BF16))
+    return tuple(engines)
+
+
+def attention_count(model: ir.Model) -> int:
+    """Layers that attend."""
+    return sum(node.op_type == ATTENTION for node in model.graph)
+
+
+def roles_of(models: Models, owners: Collection[Owner] = OWNERS) -> list[Role]:
+    """The graphs of the models in `owners`."""
+    target, drafter, length, block = models.target.spec, models.drafter.spec, cache_rows(models.context), models.block
+    wide = len(drafter.taps) * target.hidden
+    cached = (target.layers, target.kv_heads, target.head_dim, length)
+    drafted = (drafter.layers, drafter.kv_heads, drafter.head_dim, length)
+    ids = None if models.drafter.vocabulary is None else models.drafter.vocabulary.ids
+
+    def inject(rows: int) -> Role:
+        signature = inject_signature(*drafted, wide, rows)
+        return Role("inject", "drafter", rows, lambda: trace_inject(models.drafter, target, length, rows), lambda p: with_cache_dtype(signature, p.cache_dtype))
+
+    def traced(rows: int, picked: int) -> Callable[[], Graph]:
+        return lambda: trace_target(models.target, drafter.taps, length, rows, picked)
+
+    roles = [
+        Role("prefill", "target", CHUNK, traced(CHUNK, 1), lambda p: prefill_signature(*cached, wide, CHUNK, p.cache_dtype), prefill_ports),
+        Role(
+            "verify", "target", block, traced(block, block), lambda p: verify_signature(*cached, wide, block, p.cache_dtype), partial(verify_ports, rows=block)
+        ),
+        Role("decode", "target", 1, traced(1, 1), lambda p: verify_signature(*cached, wide, 1, p.cache_dtype, "decode"), partial(verify_ports, rows=1)),
+        inject(CHUNK),
+        inject(block),
+        Role(
+            "draft",
+            "drafter",
+            block,
+            lambda: trace_draft(models.drafter, target, length, block),
+            lambda p: block_signature(*drafted, block, p.cache_dtype),
+            partial(draft_ports, rows=block, mask_id=drafter.mask_id, ids=ids),
+        ),
+    ]
+    return [role for role in roles if role.owner in owners]

@@ -1,0 +1,209 @@
+"""A pair's engines over one set of buffers: who reads and writes what, allocated once, bound once, never moved.
+
+    anchor, position ─▶ draft ─▶ block ─▶ verify ─▶ accepted, bonus, next_position ─▶ commit ─▶ anchor, position, report
+                                              └────▶ taps ─▶ inject
+
+Everything is on one stream, so that a buffer is free to be written as soon as what reads it has been asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from ..bundle.manifest import GraphRecord, Manifest
+from ..engines import DrafterEngine, Engines, TargetEngine
+from ..errors import BundleError, UsageError
+from ._trt_cycle import Cycle, State
+from ._trt_device import Device
+from ._trt_plan import Runner
+
+_INT = 4
+
+
+class Loaded(Runner, Protocol):
+    """A runner that knows what memory it needs."""
+
+    @property
+    def scratch(self) -> int:
+        """Bytes of memory it needs for what it computes in between."""
+        ...
+
+    def bytes(self, port: str) -> int:
+        """Size of a port's memory."""
+        ...
+
+    def give_scratch(self, address: int, size: int) -> None:
+        """Memory for what it computes in between."""
+        ...
+
+
+Load = Callable[[GraphRecord, bool], Loaded]
+"""opens an engine; the flag asks for a context that captures itself"""
+
+
+class Pair:
+    """Engines and buffers of one bundle for one architecture."""
+
+    def __init__(self, manifest: Manifest, arch: str, device: Device, load: Load) -> None:
+        self.manifest, self.device, self.block = manifest, device, manifest.pairing.block
+        self.records = {(graph.role, graph.rows): graph for model in (manifest.target, manifest.drafter) for graph in model.graphs if graph.arch == arch}
+        self.chunk = _widest(self.records)
+        roles = (("prefill", self.chunk), ("verify", self.block), ("draft", self.block), ("inject", self.block), ("inject", self.chunk))
+        self.plans = {role: load(self._record(role), False) for role in dict.fromkeys(roles)}
+        captured = [("draft", self.block), ("verify", self.block), ("inject", self.block)]
+        self.captures = all(self.plans[role].capturable for role in captured)
+        if not self.captures:
+            self.plans |= {role: load(self._record(role), True) for role in captured}
+        self.buffers = {name: device.allocate(size) for name, size in self._sizes().items()}
+        self._bind()
+        self.rows = next(_length(self._record(("verify", self.block)), name) for name, _ in self._record(("verify", self.block)).caches)
+        self.closed = False
+        for plan in self.plans.values():  # kernels are compiled now, and every context has run before it is captured
+            plan.enqueue()
+        device.mark()()
+
+    def write(self, name: str, values: Sequence[int]) -> None:
+        """Integers into a buffer."""
+        self._open()
+        self.device.write(self.buffers[name], values)
+
+    def run(self, role: str, rows: int) -> None:
+        """One run of an engine, on what the buffers hold by then."""
+        self._open()
+        self.plans[role, rows].enqueue()
+
+    def read(self, name: str, count: int) -> list[int]:
+        """Integers of a buffer, once everything asked for is done."""
+        self._open()
+        self.device.read_into(self._host[:count], self.buffers[name])
+        self.device.mark()()
+        return [int(value) for value in self._host[:count]]
+
+    def close(self) -> None:
+        """Free everything."""
+        if not self.closed:
+            self.closed = True
+            self.device.close()
+
+    def _open(self) -> None:
+        if self.closed:
+            raise UsageError("this session is closed", why="its engines and their memory are gone", fix="load the bundle again")
+
+    def _record(self, role: tuple[str, int]) -> GraphRecord:
+        if role not in self.records:
+            raise BundleError(f"the bundle has no {role[0]} engine of {role[1]} rows", why="every architecture needs one", fix="build the bundle again")
+        return self.records[role]
+
+    def _sizes(self) -> Mapping[str, int]:
+        """Bytes of every buffer. Those that several engines share are as large as the largest needs."""
+        sizes = {"scratch": max(plan.scratch for plan in self.plans.values()), "report": (self.block + 1) * _INT}
+        for role, plan in self.plans.items():
+            for port in _ports(self._record(role)):
+                name = self._buffer(role[0], port)
+                sizes[name] = max(sizes.get(name, 0), plan.bytes(port))
+        return sizes
+
+    def _bind(self) -> None:
+        self._host = self.device.pinned(max(self.chunk, self.block + 1))
+        scratch = self._sizes()["scratch"]
+        for role, plan in self.plans.items():
+            plan.give_scratch(self.buffers["scratch"], scratch)
+            for port in _ports(self._record(role)):
+                plan.bind(port, self.buffers[self._buffer(role[0], port)])
+
+    def _buffer(self, role: str, port: str) -> str:
+        """The buffer behind a port: by name, but the two models' caches apart, and a cache's output where its input is."""
+        record = next(record for (name, _), record in self.records.items() if name == role)
+        taken = {out: name for name, out in record.caches}.get(port, port)
+        if taken in dict(record.caches):
+            return f"{'target' if role in ('prefill', 'verify', 'decode') else 'drafter'}/{taken}"
+        return port
+
+
+class Target(TargetEngine):
+    """Prefill in chunks, verify at the block's width."""
+
+    def __init__(self, pair: Pair) -> None:
+        manifest = pair.manifest
+        super().__init__(context=manifest.context, vocab=manifest.target.vocab, widest=pair.chunk, exact_width=manifest.requires.exact_width)
+        self._pair = pair
+
+    def room(self, keep: int, rows: int) -> bool:
+        """Taps always go to the same place, since a captured cycle reads them there: none are kept."""
+        return False
+
+    def close(self) -> None:
+        self._pair.close()
+
+    def _prefill_impl(self, tokens: Sequence[int], rows: int, position: int) -> int:
+        pair = self._pair
+        pair.write("tokens", [*tokens, *[0] * (pair.chunk - len(tokens))])
+        pair.write("position", [position])
+        pair.write("valid", [rows])
+        pair.run("prefill", pair.chunk)
+        return pair.read("next_token", 1)[0]
+
+    def _verify_impl(self, block: Sequence[int], position: int, keep: int) -> Sequence[int]:
+        pair = self._pair
+        if keep or len(block) > pair.block:
+            raise UsageError(f"a verify of {len(block)} rows that keeps {keep}", why=f"the engine has {pair.block} rows and keeps none")
+        pair.write("block", [*block, *[block[-1]] * (pair.block - len(block))])
+        pair.write("position", [position])
+        pair.run("verify", pair.block)
+        return pair.read("tokens", pair.block)[: len(block)]
+
+    def _taps_impl(self) -> Pair:
+        return self._pair
+
+
+class Drafter(DrafterEngine):
+    """Draft at the block's width; inject at the block's or at a chunk's."""
+
+    def __init__(self, pair: Pair) -> None:
+        super().__init__(context=pair.manifest.context, block=pair.block, widest=pair.chunk)
+        self._pair = pair
+
+    def close(self) -> None:
+        self._pair.close()
+
+    def _inject_impl(self, memory: Pair, rows: int, position: int) -> None:
+        # The rows beyond those that count land behind them, where nothing is read before it is written again.
+        memory.write("position", [position])
+        memory.run("inject", self._pair.block if rows <= self._pair.block else self._pair.chunk)
+
+    def _draft_impl(self, anchor: int, position: int, width: int) -> Sequence[int]:
+        pair = self._pair
+        pair.write("anchor", [anchor])
+        pair.write("position", [position])
+        pair.run("draft", pair.block)
+        return pair.read("block", width)[1:]
+
+
+def engines(pair: Pair, commit: Callable[[Sequence[int]], None], notes: tuple[str, ...] = ()) -> Engines:
+    """Target, drafter and cycle of `pair`; `commit` puts the commit kernel on the stream."""
+    buffers = pair.buffers
+    arguments = [buffers[name] for name in ("block", "accepted", "bonus", "next_position", "anchor", "position", "report")]
+    runners = [pair.plans[role, pair.block] for role in ("draft", "verify", "inject")]
+    state = State(buffers["anchor"], buffers["position"], buffers["report"])
+    sizes = {"context": pair.manifest.context, "rows": pair.rows, "block": pair.block}
+    cycle = Cycle(pair.device, runners, lambda: commit(arguments), state, **sizes, captures=pair.captures)
+    return Engines(Target(pair), Drafter(pair), notes, cycle)
+
+
+def _ports(record: GraphRecord) -> list[str]:
+    return [port.name for port in (*record.inputs, *record.outputs)]
+
+
+def _widest(records: Mapping[tuple[str, int | None], GraphRecord]) -> int:
+    widths = [rows for role, rows in records if role == "prefill" and rows is not None]
+    if not widths:
+        raise BundleError("the bundle has no prefill engine", why="every architecture needs one", fix="build the bundle again")
+    return max(widths)
+
+
+def _length(record: GraphRecord, cache: str) -> int:
+    shape = next(port.shape for port in record.inputs if port.name == cache)
+    if len(shape) != 4 or not isinstance(shape[2], int):
+        raise BundleError(f"the cache {cache} has the shape {shape}", why="it is [1, heads, rows, width]", fix="build the bundle again")
+    return shape[2]

@@ -1,0 +1,78 @@
+"""A whole bundle for TensorRT, built without a GPU: the library compiles every engine for real."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import models
+import pytest
+
+from dflash_compile.cli.main import main
+from dflash_compile.compile.build import BuildOptions, build
+from dflash_compile.runtime.bundle.read import open_bundle
+from dflash_compile.runtime.errors import UsageError
+
+ARCHITECTURES = ("sm86", "sm120")
+ROLES = {"target": {("prefill", 64), ("verify", 4), ("decode", 1)}, "drafter": {("inject", 64), ("inject", 4), ("draft", 4)}}
+
+
+@pytest.mark.slow
+def test_a_bundle_has_an_engine_for_each_architecture_role_and_width(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = models.write_target(tmp_path / "target", "qwen3", num_hidden_layers=2)
+    drafter = models.write_drafter(tmp_path / "drafter", target, layers=1, block=4, taps=(0,))
+    common = ["--backend", "tensorrt", "--precision", "int4", "--drafter-precision", "fp16", "--max-context", "64"]
+    assert main(["build", str(target), str(drafter), "-o", str(tmp_path / "bundle"), *common, "--arch", ",".join(ARCHITECTURES), "-q"]) == 0
+    bundle = open_bundle(tmp_path / "bundle")
+    manifest = bundle.manifest
+    for name, model in (("target", manifest.target), ("drafter", manifest.drafter)):
+        assert {(graph.role, graph.rows, graph.arch) for graph in model.graphs} == {(*role, arch) for role in ROLES[name] for arch in ARCHITECTURES}
+        for graph in model.graphs:
+            assert bundle.file(graph.file).is_file()
+            assert graph.plan is not None
+            assert graph.plan.capturable
+            layers = 0 if graph.role == "inject" else model.layers
+            assert graph.plan.fused_attention == layers, graph.file
+            if graph.arch == "sm120":
+                assert graph.plan.cache_copies == 0, graph.file
+    assert (manifest.target.precision, manifest.drafter.precision) == ("int4", "fp16")
+    assert (manifest.requires.package, manifest.requires.minimum) == ("tensorrt-rtx", manifest.requires.maximum)
+    assert len(manifest.measured) == 2 * len(ARCHITECTURES) * 6, "time and memory of every engine"
+    assert sorted(path.name for path in (tmp_path / "bundle").iterdir()) == ["drafter", "manifest.json", "target", "tokenizer"], "no ONNX file stays"
+    capsys.readouterr()
+    assert main(["inspect", str(tmp_path / "bundle"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["manifest"]["config"]["arch"] == "sm86,sm120"
+    again = build(
+        str(target), str(drafter), tmp_path / "again", BuildOptions("tensorrt", "int4", "fp16", context=64, arch=ARCHITECTURES), target_from=bundle.root
+    )
+    assert open_bundle(again).manifest.files == manifest.files, "equal plans, whether compiled again or taken over"
+
+
+@pytest.mark.parametrize(
+    ("options", "where"),
+    [
+        ({"precision": "fp8", "arch": ("sm86",)}, "--precision"),
+        ({"drafter_precision": "nvfp4", "arch": ("sm89",)}, "--drafter-precision"),
+        ({"precision": "int3"}, "--precision"),
+        ({"arch": ("sm1",)}, "--arch"),
+        ({"portable": True}, "--portable"),
+        ({"refine": 1}, "--refine"),
+        ({"flavour": "trt", "arch": ("sm89", "sm120")}, "--arch"),
+    ],
+)
+def test_options_these_engines_cannot_have_are_refused(options: dict[str, object], where: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        BuildOptions(backend="tensorrt", **options)  # type: ignore[arg-type]
+    assert refusal.value.where == where
+    assert refusal.value.fix
+
+
+@pytest.mark.parametrize("options", [{"arch": ("sm89",)}, {"flavour": "rtx"}, {"precision": "fp16"}])
+def test_onnx_runtime_has_no_such_options(options: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        BuildOptions(**options)  # type: ignore[arg-type]
+
+
+def test_each_back_end_has_its_own_default_precision() -> None:
+    assert (BuildOptions().precision, BuildOptions(backend="tensorrt").precision) == ("int8", "fp16")
+    assert BuildOptions(backend="tensorrt").arch == ("sm86", "sm89", "sm120")

@@ -1,0 +1,178 @@
+"""The graphs that TensorRT compiles, run by ONNX Runtime: against the torch modules they were traced from, and against a CPU bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import models as tiny
+import numpy as np
+import pytest
+from emitted import Emitted, lowered
+from forms import Cached, torch_drafter, torch_target
+
+from dflash_compile.compile.build import BuildOptions, build
+from dflash_compile.compile.models import Models, decide
+from dflash_compile.compile.tensorrt.roles import CHUNK, Traced, cache_rows, roles_of, trace_all
+from dflash_compile.export.opening import open_drafter, open_target
+from dflash_compile.export.signature import draft_signature, inject_signature, target_signature
+from dflash_compile.runtime import load
+
+CONTEXT, BLOCK = 90, 4
+PROMPT = list(range(20, 31))
+TOLERANCE = 5e-3
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """A target with grouped heads, and a drafter one of whose layers has a window that looks both ways."""
+    folder = tmp_path_factory.mktemp("pair")
+    target = tiny.write_target(folder / "target", "qwen3", num_hidden_layers=3)
+    layers = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 5, "use_sliding_window": True, "is_causal": False}
+    drafter = tiny.write_drafter(folder / "drafter", target, block=BLOCK, **layers)
+    return decide(open_target(target), open_drafter(drafter), BuildOptions(context=CONTEXT))
+
+
+@pytest.fixture(scope="module")
+def traced(pair: Models) -> tuple[Traced, ...]:
+    return trace_all(roles_of(pair), lambda *_: None)
+
+
+class Reference:
+    """The same pair in torch, in float32."""
+
+    def __init__(self, models: Models, stack: ExitStack) -> None:
+        target, drafter, rows = models.target.spec, models.drafter.spec, cache_rows(models.context)
+        width = len(drafter.taps) * target.hidden
+        cached = (drafter.layers, drafter.kv_heads, drafter.head_dim, rows)
+        signature = target_signature(target.layers, target.kv_heads, target.head_dim, rows, target.vocab, width)
+        signatures = {"inject": inject_signature(*cached, width), "draft": draft_signature(*cached, target.vocab)}
+        self.target = Cached(signature, stack.enter_context(torch_target(models.target, signature, drafter.taps, rows)))
+        calls = stack.enter_context(torch_drafter(models.drafter, models.target, signatures, rows))
+        self.drafter = Cached(signatures["inject"], calls["inject"], calls["draft"])
+
+
+@pytest.fixture
+def reference(pair: Models) -> Iterator[Reference]:
+    with ExitStack() as stack:
+        yield Reference(pair, stack)
+
+
+@pytest.fixture(scope="module", params=["fp16-sm89", "fp16-sm86", "fp32-sm86"])
+def half(request: pytest.FixtureRequest, pair: Models, traced: tuple[Traced, ...], tmp_path_factory: pytest.TempPathFactory) -> Emitted:
+    precision, arch = request.param.split("-")
+    return Emitted(pair, lowered(traced, precision, arch), tmp_path_factory.mktemp("graphs"))
+
+
+@pytest.fixture(scope="module")
+def wide(pair: Models, traced: tuple[Traced, ...], tmp_path_factory: pytest.TempPathFactory) -> Emitted:
+    return Emitted(pair, lowered(traced, "fp32", "sm89"), tmp_path_factory.mktemp("graphs"))
+
+
+def close(found: np.ndarray, wanted: np.ndarray) -> None:
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=TOLERANCE * np.abs(wanted).max())
+
+
+def test_half_precision_follows_torch_over_a_trace_of_accepts_and_rejects(half: Emitted, reference: Reference, pair: Models) -> None:
+    anchor = half.prefill(PROMPT)
+    logits, taps = reference.target.verify(PROMPT, 0)
+    reference.drafter.inject(taps, 0)
+    assert anchor == logits[-1].argmax()
+    for right in (BLOCK - 1, 0, 2, 1):
+        position = half.position
+        block = half.run("drafter", "draft", BLOCK, anchor=np.array([anchor], np.int32), position=np.array([position], np.int32))["block"][0]
+        drafted = reference.drafter.draft([anchor, *[pair.drafter.spec.mask_id] * (BLOCK - 1)], position)
+        margins = np.sort(drafted, -1)[:, -1] - drafted[np.arange(BLOCK - 1), block[1:]]
+        assert (margins <= TOLERANCE * np.abs(drafted).max()).all(), "proposals are torch's, or all but equal to them"
+        block = [anchor, *correct(reference, anchor, position, right)]
+        out = half.verify(block)
+        logits, taps = reference.target.verify(block, position)
+        assert out["tokens"][0].tolist() == logits.argmax(-1).tolist()
+        assert (int(out["accepted"][0]), int(out["next_position"][0])) == (right, position + right + 1)
+        assert int(out["bonus"][0]) == logits[right].argmax()
+        close(out["taps"][0], taps)
+        half.run("drafter", "inject", BLOCK, taps=out["taps"], position=np.array([position], np.int32))
+        reference.drafter.inject(taps, position)
+        end = position + right + 1
+        for side, name in ((half.caches["target"], "k_cache_2"), (half.caches["drafter"], "v_cache_1")):
+            kept = reference.target.caches if side is half.caches["target"] else reference.drafter.caches
+            close(side[name][:, :, :end].astype(np.float32), kept[name][:, :, :end])
+        anchor = int(out["bonus"][0])
+
+
+def correct(reference: Reference, anchor: int, position: int, right: int) -> list[int]:
+    """Proposals of which the target will accept the first `right` and no more."""
+    proposals: list[int] = []
+    for slot in range(BLOCK - 1):
+        logits, _ = reference.target.verify([anchor, *proposals], position)
+        choice = int(logits[-1].argmax())
+        proposals.append(choice if slot < right else (choice + 1) % 300)
+    return proposals
+
+
+def test_one_row_at_a_time_gives_what_a_block_gives(wide: Emitted) -> None:
+    anchor = wide.prefill(PROMPT)
+    plain, position = [anchor], wide.position
+    for _ in range(BLOCK):
+        out = wide.verify([plain[-1]])
+        assert out["accepted"].tolist() == [0]
+        plain.append(int(out["bonus"][0]))
+    wide.position = position
+    out = wide.verify(plain[:BLOCK])
+    assert (out["tokens"][0].tolist(), int(out["accepted"][0])) == (plain[1:], BLOCK - 1)
+
+
+def test_a_whole_answer_equals_the_cpu_bundle_s(wide: Emitted, pair: Models, tmp_path: Path) -> None:
+    bundle = build(pair.target, pair.drafter, tmp_path / "bundle", BuildOptions(precision="fp32", context=CONTEXT))
+    with load(bundle) as session:
+        for prompt in (PROMPT, list(range(20, 20 + CHUNK + 6)), [40]):  # one chunk, two, one row
+            count = CONTEXT - len(prompt) - BLOCK
+            expected = list(session.tokens(prompt, max_new_tokens=count, block=BLOCK))
+            assert wide.generate(prompt, count)[: len(expected)] == expected
+            assert len(expected) > 3
+
+
+def test_a_target_with_windows_and_capped_logits(tmp_path: Path) -> None:
+    layers = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 6, "query_pre_attn_scalar": 24, "final_logit_softcapping": 3.0}
+    target = open_target(tiny.write_target(tmp_path / "target", "gemma3_text", num_hidden_layers=2, **layers))
+    plain = tiny.write_target(tmp_path / "plain", num_hidden_layers=2)  # a drafter's shape is read from a target that z-lab's layout knows
+    drafter = open_drafter(tiny.write_drafter(tmp_path / "drafter", plain, layers=1, block=BLOCK, taps=(0,)))
+    models = Models(target, drafter, decide(open_target(plain), drafter, BuildOptions(context=CONTEXT)).pairing, BLOCK)
+    role = [role for role in roles_of(models, ("target",)) if role.name == "verify"]
+    emitted = Emitted(models, lowered(trace_all(role, lambda *_: None), "fp16", "sm89"), tmp_path)
+    rows, spec = cache_rows(CONTEXT), target.spec
+    signature = target_signature(spec.layers, spec.kv_heads, spec.head_dim, rows, spec.vocab, spec.hidden)
+    with torch_target(target, signature, (0,), rows) as call:
+        reference = Cached(signature, call)
+        for start in range(0, 16, BLOCK):  # past the window
+            block = list(range(30 + start, 30 + start + BLOCK))
+            emitted.position = start
+            out = emitted.verify(block)
+            logits, taps = reference.verify(block, start)
+            close(out["taps"][0], taps)
+            best = np.sort(logits, -1)[:, -1] - logits[np.arange(BLOCK), out["tokens"][0]]
+            assert (best <= TOLERANCE * np.abs(logits).max()).all()
+
+
+def test_a_draft_whose_anchor_proposes_over_a_reduced_vocabulary(pair: Models, tmp_path: Path) -> None:
+    ids = list(range(7, 207, 2))
+    drafter = open_drafter(tiny.write_speculators(tmp_path / "drafter", pair.target.path, ids, sample_from_anchor=True, block=BLOCK - 1))
+    models = decide(pair.target, drafter, BuildOptions(context=CONTEXT))
+    assert models.block == BLOCK
+    roles = [role for role in roles_of(models, ("drafter",)) if (role.name, role.rows) in (("draft", BLOCK), ("inject", BLOCK))]
+    emitted = Emitted(models, lowered(trace_all(roles, lambda *_: None), "fp16", "sm86"), tmp_path)
+    with ExitStack() as stack:
+        spec, rows, width = drafter.spec, cache_rows(CONTEXT), len(drafter.spec.taps) * pair.target.spec.hidden
+        cached = (spec.layers, spec.kv_heads, spec.head_dim, rows)
+        signatures = {"inject": inject_signature(*cached, width), "draft": draft_signature(*cached, len(ids))}
+        calls = stack.enter_context(torch_drafter(drafter, pair.target, signatures, rows))
+        reference = Cached(signatures["inject"], calls["inject"], calls["draft"])
+        taps = np.random.default_rng(0).standard_normal((BLOCK, width)).astype(np.float32)
+        emitted.run("drafter", "inject", BLOCK, taps=taps[None], position=np.array([0], np.int32))
+        reference.inject(taps, 0)
+        block = emitted.run("drafter", "draft", BLOCK, anchor=np.array([33], np.int32), position=np.array([BLOCK], np.int32))["block"][0]
+        logits = reference.draft([33, *[spec.mask_id] * (BLOCK - 1)], BLOCK)
+    assert block[0] == 33
+    chosen = logits[np.arange(BLOCK - 1), [ids.index(token) for token in block[1:]]]
+    assert (np.sort(logits, -1)[:, -1] - chosen <= TOLERANCE * np.abs(logits).max()).all()

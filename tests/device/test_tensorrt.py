@@ -1,0 +1,171 @@
+"""On an NVIDIA RTX card (`make test-gpu`): numbers, capture, losslessness, and a table of speed to read.
+
+The numbers are compared with the very graphs that were compiled, run by ONNX Runtime on the CPU.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+import pytest
+from emitted import Emitted, lowered
+
+from dflash_compile.compile.models import decide
+from dflash_compile.compile.options import BuildOptions
+from dflash_compile.compile.tensorrt.roles import roles_of, trace_all
+from dflash_compile.export import open_drafter, open_target
+from dflash_compile.runtime import load
+from dflash_compile.runtime.backends import EngineOptions
+from dflash_compile.runtime.backends._trt_device import CudaDevice
+from dflash_compile.runtime.backends._trt_pair import Pair
+from dflash_compile.runtime.backends._trt_plan import Library, Plan
+from dflash_compile.runtime.backends.tensorrt import jit_cache_file, open_engines
+from dflash_compile.runtime.bundle.read import Bundle, open_bundle
+
+pytestmark = pytest.mark.gpu
+
+PROMPT = list(range(20, 31))
+BLOCK, TOLERANCE = 4, 5e-3
+QUESTIONS = ("Why is the sky blue?", "Write a Python function that adds two numbers.", "List five colours.")
+
+
+def open_pair(bundle: Bundle) -> Pair:
+    """The engines of a bundle, each to be run by itself."""
+    device = CudaDevice()
+    library = Library("tensorrt_rtx", device, None)
+    return Pair(bundle.manifest, device.arch, device, lambda record, whole: Plan(library, bundle.file(record.file), record, whole))
+
+
+@pytest.fixture
+def pair(tiny_bundle: Path) -> Iterator[Pair]:
+    found = open_pair(open_bundle(tiny_bundle))
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def emitted(arch: str, tiny_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Emitted:
+    models = decide(open_target(tiny_pair[0]), open_drafter(tiny_pair[1]), BuildOptions(context=90))
+    return Emitted(models, lowered(trace_all(roles_of(models), lambda *_: None), "fp16", arch), tmp_path_factory.mktemp("graphs"))
+
+
+def floats(pair: Pair, name: str, count: int) -> np.ndarray:
+    """float32 values at the front of a buffer."""
+    pinned = pair.device.pinned(count)
+    pair.device.read_into(pinned, pair.buffers[name])
+    pair.device.mark()()
+    return pinned.view(np.float32).copy()
+
+
+def test_every_engine_can_be_captured(pair: Pair) -> None:
+    assert pair.captures
+    assert all(plan.capturable for plan in pair.plans.values())
+
+
+def test_numbers_are_those_of_the_graphs_that_were_compiled(pair: Pair, emitted: Emitted) -> None:
+    anchor = emitted.prefill(PROMPT)
+    pair.write("tokens", [*PROMPT, *[0] * (pair.chunk - len(PROMPT))])
+    pair.write("position", [0])
+    pair.write("valid", [len(PROMPT)])
+    pair.run("prefill", pair.chunk)
+    assert pair.read("next_token", 1) == [anchor]
+    pair.run("inject", pair.chunk)
+    for right in (3, 0, 2):
+        position = emitted.position
+        at = np.array([position], np.int32)
+        drafted = emitted.run("drafter", "draft", BLOCK, anchor=np.array([anchor], np.int32), position=at)["block"][0].tolist()
+        pair.write("anchor", [anchor])
+        pair.write("position", [position])
+        pair.run("draft", BLOCK)
+        assert pair.read("block", BLOCK) == drafted
+        block = [anchor]
+        while len(block) < BLOCK:  # a block of which the target accepts the first `right` proposals
+            emitted.position = position
+            choice = int(emitted.verify([*block, *[0] * (BLOCK - len(block))])["tokens"][0][len(block) - 1])
+            block.append(choice if len(block) <= right else (choice + 1) % 300)
+        emitted.position = position
+        out = emitted.verify(block)
+        pair.write("block", block)
+        pair.run("verify", BLOCK)
+        assert pair.read("tokens", BLOCK) == out["tokens"][0].tolist()
+        assert (pair.read("accepted", 1), pair.read("next_position", 1)) == ([right], [emitted.position])
+        taps = floats(pair, "taps", out["taps"].size).reshape(out["taps"].shape)
+        np.testing.assert_allclose(taps, out["taps"], rtol=0, atol=TOLERANCE * np.abs(out["taps"]).max())
+        emitted.run("drafter", "inject", BLOCK, taps=out["taps"], position=at)
+        pair.run("inject", BLOCK)
+        anchor = int(out["bonus"][0])
+
+
+def test_the_cycle_in_one_graph_gives_what_single_steps_give(tiny_bundle: Path) -> None:
+    with load(tiny_bundle) as session:
+        whole = list(session.tokens(PROMPT, max_new_tokens=60, block=BLOCK))
+        steps = list(session.tokens(PROMPT, max_new_tokens=60, block=BLOCK - 1))
+        plain = list(session.tokens(PROMPT, max_new_tokens=60, draft=False))
+    assert whole == steps == plain
+
+
+def test_text_is_the_target_s_own(real_bundle: Path) -> None:
+    with load(real_bundle) as session:
+        for question in QUESTIONS:
+            drafted = list(session.tokens(question, max_new_tokens=200))
+            assert drafted == list(session.tokens(question, max_new_tokens=200, draft=False)), question
+            assert drafted == list(session.tokens(question, max_new_tokens=200, block=session.manifest.pairing.block)), question
+            assert session.statistics.tau >= 1
+
+
+def test_how_often_one_row_alone_chooses_the_same(real_bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The decode engine is another engine and may round otherwise: reported, and bounded from below."""
+    bundle = open_bundle(real_bundle)
+    with load(real_bundle) as session:
+        tokens = list(session.tokens(QUESTIONS[0], max_new_tokens=100, draft=False))
+    pair = open_pair(bundle)
+    record = next(graph for graph in bundle.manifest.target.graphs if graph.role == "decode" and graph.arch == pair.device.arch)  # type: ignore[attr-defined]
+    plan = Plan(Library("tensorrt_rtx", pair.device, None), bundle.file(record.file), record)
+    plan.give_scratch(pair.device.allocate(plan.scratch), plan.scratch)
+    for port in plan.ports:
+        plan.bind(port, pair.buffers[pair._buffer("decode", port)])
+    same = 0
+    for position, token in enumerate(tokens):
+        pair.write("block", [token, *[token] * (pair.block - 1)])
+        pair.write("position", [position])
+        pair.run("verify", pair.block)
+        wide = pair.read("tokens", 1)
+        pair.write("position", [position])
+        plan.enqueue()
+        same += pair.read("tokens", 1) == wide
+    pair.close()
+    with capsys.disabled():
+        sys.stdout.write(f"\none row alone agrees with a block's first row in {same} of {len(tokens)} choices\n")
+    assert same >= 0.9 * len(tokens)
+
+
+def test_compiled_kernels_are_kept_for_the_next_start(tiny_bundle: Path, arch: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    bundle = open_bundle(tiny_bundle)
+    open_engines(bundle, EngineOptions()).close()
+    device = CudaDevice()
+    file = jit_cache_file(bundle, arch, device.name)
+    device.close()
+    assert file.stat().st_size > 0
+    open_engines(bundle, EngineOptions()).close()
+
+
+def test_speed(real_bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A table to read, by turns; nothing is asserted of it."""
+    rates: dict[str, list[float]] = {"drafting": [], "plain": []}
+    with load(real_bundle) as session:
+        block = session.manifest.pairing.block
+        for question in QUESTIONS * 3:
+            for name, options in (("drafting", {"block": block}), ("plain", {"draft": False})):
+                began = perf_counter()
+                count = len(list(session.tokens(question, max_new_tokens=200, **options)))  # type: ignore[arg-type]
+                rates[name].append(count / (perf_counter() - began))
+            tau = session.statistics.tau
+    drafted, plain = (median(values) for values in rates.values())
+    with capsys.disabled():
+        sys.stdout.write(f"\n{real_bundle.name}: {drafted:.0f} tok/s drafting, {plain:.0f} plain, {drafted / plain:.2f} times; last tau {tau:.2f}\n")

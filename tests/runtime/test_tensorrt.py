@@ -1,0 +1,198 @@
+"""The TensorRT runtime on a GPU in plain Python: order, memory and addresses, and that the text is the target's own whatever the drafter guesses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+from fakes import continuation
+from trt_fakes import ARCH, BLOCK, CHUNK, CONTEXT, ROWS, FakeDevice, FakePlan, manifest
+
+from dflash_compile.runtime.backends._trt_device import CudaDevice
+from dflash_compile.runtime.backends._trt_pair import Pair, engines
+from dflash_compile.runtime.backends.tensorrt import check_architecture, jit_cache_file
+from dflash_compile.runtime.bundle.manifest import GraphRecord, RequirementRecord
+from dflash_compile.runtime.bundle.requirements import check_requirements
+from dflash_compile.runtime.controller import FixedWidth
+from dflash_compile.runtime.engines import Engines
+from dflash_compile.runtime.errors import BundleError, IncompatibleError, LengthError, UsageError
+from dflash_compile.runtime.loop import plan_limits, run
+from dflash_compile.runtime.statistics import Recorder
+
+PROMPT = [1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3]
+ORDER = ["draft", "verify", "inject", "commit", "read"]
+PATTERNS: dict[str, Callable[[int], bool]] = {
+    "never right": lambda _: False,
+    "always right": lambda _: True,
+    "now and then": lambda position: position % 3 != 0,
+    "rarely": lambda position: position % 5 == 0,
+}
+
+
+class Machine:
+    """A pair on a fake device."""
+
+    def __init__(self, right: Callable[[int], bool] = lambda _: True, capturable: bool = True, drop: str = "") -> None:
+        self.device, self.manifest = FakeDevice(), manifest()
+        self.whole_graph: list[str] = []
+        if drop:
+            self.manifest.drafter.graphs = [graph for graph in self.manifest.drafter.graphs if graph.role != drop]
+
+        def load(record: GraphRecord, whole_graph: bool) -> FakePlan:
+            self.whole_graph += [record.role] if whole_graph else []
+            owner = "target" if record in self.manifest.target.graphs else "drafter"
+            return FakePlan(self.device, record, owner, right, capturable)
+
+        self.pair = Pair(self.manifest, ARCH, self.device, load)
+        self.engines: Engines = engines(self.pair, self.device.commit)
+        self.device.log.clear()
+
+    def answer(self, prompt: list[int], count: int, draft: bool = True, width: int = BLOCK) -> list[int]:
+        limits = plan_limits(len(prompt), self.engines.target, count, [])
+        drafter = self.engines.drafter if draft else None
+        self.record = Recorder(BLOCK)
+        return list(run(self.engines.target, drafter, prompt, limits, FixedWidth(width), self.record, self.engines.cycle))
+
+
+@pytest.mark.parametrize("capturable", [True, False])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_the_text_is_the_target_s_whatever_is_guessed(pattern: str, capturable: bool) -> None:
+    machine = Machine(PATTERNS[pattern], capturable)
+    expected = continuation(PROMPT, 40)
+    assert machine.answer(PROMPT, 40) == expected
+    assert machine.answer(PROMPT, 40, draft=False) == expected
+    assert machine.answer(PROMPT, 40, width=3) == expected, "narrower cycles go the plain way"
+    assert machine.answer([9, *PROMPT], 10) == continuation([9, *PROMPT], 10), "nothing of the last request is left"
+
+
+def test_a_cycle_is_one_graph_in_order_and_one_copy_back() -> None:
+    machine = Machine()
+    assert machine.device.graphs == [ORDER, ORDER], "two sides of the same"
+    machine.answer(PROMPT, 20)
+    log = machine.device.log
+    first = log.index("launch")
+    assert log[:first] == ["write"] * 3 + ["prefill", "read", "write", "inject"] + ["write"] * 3 + ["prefill", "read", "write", "inject"] + ["write"] * 2
+    assert log[first:] == ["launch", *ORDER] * log.count("launch"), "from then on the host writes nothing"
+    assert machine.record.snapshot().cycles <= log.count("launch") <= machine.record.snapshot().cycles + 1
+
+
+def test_the_next_cycle_runs_while_the_host_reads() -> None:
+    machine = Machine(PATTERNS["now and then"])
+    cycle = machine.engines.cycle
+    assert cycle is not None
+    choice = machine.answer(PROMPT, 1)[0]
+    tokens = list(cycle.run(choice, len(PROMPT)))
+    assert machine.device.queue, "the next cycle is on the stream"
+    launches = machine.device.log.count("launch") + 1
+    following = list(cycle.run(tokens[-1], len(PROMPT) + len(tokens)))
+    assert machine.device.log.count("launch") == launches, "and is the one that was launched already"
+    assert [choice, *tokens, *following] == continuation(PROMPT, 1 + len(tokens) + len(following))
+
+
+def test_a_cycle_that_nobody_continues_is_thrown_away() -> None:
+    machine = Machine(PATTERNS["now and then"])
+    cycle = machine.engines.cycle
+    assert cycle is not None
+    choice = machine.answer(PROMPT, 1)[0]
+    first = list(cycle.run(choice, len(PROMPT)))
+    assert list(cycle.run(choice, len(PROMPT))) == first, "the same question again"
+
+
+def test_nothing_is_launched_beyond_the_cache() -> None:
+    machine = Machine()
+    room = CONTEXT - len(PROMPT) - BLOCK + 2
+    assert machine.answer(PROMPT, 1000) == continuation(PROMPT, room)
+    cycle = machine.engines.cycle
+    assert cycle is not None
+    with pytest.raises(LengthError):
+        cycle.run(1, CONTEXT - BLOCK + 1)
+    assert ROWS >= CONTEXT
+
+
+def test_every_buffer_is_allocated_once_and_shared_as_it_must_be() -> None:
+    machine = Machine()
+    before = dict(machine.device.memory)
+    machine.answer(PROMPT, 30)
+    assert machine.device.memory.keys() == before.keys(), "nothing is allocated while it runs"
+    plans = machine.pair.plans
+    prefill, verify, draft = (plans[key].addresses for key in (("prefill", CHUNK), ("verify", BLOCK), ("draft", BLOCK)))
+    for cache in ("k_cache_0", "v_cache_0"):
+        assert prefill[cache] == verify[cache] == verify[f"{cache}_out"]
+        assert draft[cache] == plans["inject", BLOCK].addresses[cache] == plans["inject", CHUNK].addresses[cache] != verify[cache]
+    assert draft["block"] == verify["block"]
+    assert verify["taps"] == prefill["taps"] == plans["inject", BLOCK].addresses["taps"]
+    assert len({verify["k_cache_0"], verify["v_cache_0"], verify["taps"], verify["block"], verify["tokens"]}) == 5
+    assert len({plan.given for plan in plans.values()}) == 1, "one scratch memory for all"
+
+
+def test_engines_that_cannot_be_captured_capture_themselves() -> None:
+    machine = Machine(capturable=False)
+    assert machine.device.graphs == []
+    assert machine.whole_graph == ["draft", "verify", "inject"]
+
+
+def test_closing_waits_for_the_cycle_under_way() -> None:
+    machine = Machine()
+    machine.answer(PROMPT, 6)
+    assert machine.device.queue
+    machine.engines.close()
+    assert machine.device.queue == []
+    assert machine.device.closed
+    with pytest.raises(UsageError, match="closed"):
+        machine.engines.target.verify([1, 2], 0)
+
+
+def test_a_missing_engine_is_named() -> None:
+    with pytest.raises(BundleError, match="no draft engine of 4 rows"):
+        Machine(drop="draft")
+
+
+def test_a_gpu_that_the_bundle_was_not_built_for_is_told_how_to_mend_it() -> None:
+    bundle = SimpleNamespace(manifest=manifest(), root="somewhere")
+    check_architecture(bundle, ARCH, "RTX 4090")  # type: ignore[arg-type]
+    with pytest.raises(IncompatibleError, match="RTX 5090") as failure:
+        check_architecture(bundle, "sm120", "RTX 5090")  # type: ignore[arg-type]
+    assert "--arch sm89,sm120" in failure.value.fix
+
+
+def test_compiled_kernels_are_kept_apart_by_bundle_library_and_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def file(content: str, version: str, name: str) -> str:
+        requires = SimpleNamespace(package="tensorrt-rtx", built_with=version)
+        bundle = SimpleNamespace(manifest=SimpleNamespace(requires=requires, files={"a": content}))
+        return str(jit_cache_file(bundle, ARCH, name))  # type: ignore[arg-type]
+
+    files = {file("x", "1.7", "RTX 4090"), file("y", "1.7", "RTX 4090"), file("x", "1.8", "RTX 4090"), file("x", "1.7", "../RTX")}
+    assert len(files) == 4
+    assert all(path.startswith(str(tmp_path)) and ".." not in path for path in files)
+
+
+def test_a_machine_without_a_gpu_is_told_what_it_lacks() -> None:
+    failure = _failure(CudaDevice)
+    if failure is None:
+        pytest.skip("this machine has an NVIDIA GPU: tests/device is for it")
+    assert "driver" in failure.fix or "pip install" in failure.fix
+
+
+def _failure(call: Callable[[], object]) -> IncompatibleError | None:
+    try:
+        call()
+    except IncompatibleError as failure:
+        return failure
+    return None
+
+
+def test_a_later_version_than_the_engines_run_with_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dflash_compile.runtime.backends import Installed, tensorrt
+
+    requires = RequirementRecord(backend="tensorrt", package="tensorrt-rtx", minimum="1.7.1.116", maximum="1.7.1.116", built_with="1.7.1.116", exact_width=4)
+    for version, word in (("1.7.1.116", None), ("1.8.0.1", "tensorrt-rtx==1.7.1.116"), ("1.6.0.1", "upgrade")):
+        monkeypatch.setattr(tensorrt, "installed", lambda version=version: Installed({"tensorrt-rtx": version}))
+        if word is None:
+            assert check_requirements(requires) == ()
+            continue
+        with pytest.raises(IncompatibleError) as failure:
+            check_requirements(requires)
+        assert word in failure.value.fix

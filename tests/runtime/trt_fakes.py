@@ -1,0 +1,212 @@
+"""A GPU in plain Python: memory by address, one stream that runs nothing before somebody waits, graphs that remember what was recorded.
+
+Engines on it compute with `fakes.choice`, so that a stale row, a wrong address or a wrong order changes the answer. Whatever touches memory that was
+never allocated, or was freed, fails at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from fakes import VOCAB, choice
+
+from dflash_compile.runtime.bundle.manifest import GraphRecord, PortRecord
+
+BLOCK, CHUNK, ROWS, CONTEXT = 4, 8, 128, 100
+ARCH = "sm89"
+CACHES = {"target": ["k_cache_0", "v_cache_0"], "drafter": ["k_cache_0", "v_cache_0"]}
+
+
+class FakeDevice:
+    stream = 7
+
+    def __init__(self) -> None:
+        self.memory: dict[int, np.ndarray] = {}
+        self.queue: list[Callable[[], None]] = []
+        self.log: list[str] = []
+        self.recording: list[Callable[[], None]] | None = None
+        self.graphs: list[list[str]] = []
+        self.done = 0
+        self.closed = False
+
+    def allocate(self, size: int) -> int:
+        assert not self.closed
+        assert self.recording is None, "memory allocated while a graph is recorded"
+        address = 1000 * (len(self.memory) + 1)
+        self.memory[address] = np.zeros(-(-size // 4), np.int32)
+        return address
+
+    def pinned(self, count: int) -> np.ndarray:
+        return np.full(count, -1, np.int32)
+
+    def at(self, address: int) -> np.ndarray:
+        assert not self.closed, "memory used after it was freed"
+        assert address in self.memory, f"no memory at {address}"
+        return self.memory[address]
+
+    def put(self, name: str, work: Callable[[], None]) -> None:
+        assert not self.closed, "work for a device that is closed"
+
+        def logged() -> None:
+            self.log.append(name)
+            work()
+
+        if self.recording is not None:
+            self.graphs[-1].append(name)
+        (self.queue if self.recording is None else self.recording).append(logged)
+
+    def write(self, address: int, values: Sequence[int]) -> None:
+        kept = list(values)
+        assert len(kept) <= len(self.at(address)), "a write beyond its buffer"
+
+        def work() -> None:
+            self.at(address)[: len(kept)] = kept
+
+        self.put("write", work)
+
+    def read_into(self, pinned: np.ndarray, address: int) -> None:
+        def work() -> None:
+            pinned[:] = self.at(address)[: len(pinned)]
+
+        self.put("read", work)
+
+    def kernel(self, cubin: Path, name: str) -> Callable[[Sequence[int]], None]:
+        raise AssertionError("tests bring their own commit")
+
+    def commit(self, arguments: Sequence[int]) -> None:
+        """The commit kernel, in Python."""
+
+        def work() -> None:
+            block, accepted, bonus, following, anchor, position, report = (self.at(address) for address in arguments)
+            count = int(accepted[0])
+            report[: count + 2] = [count + 1, *block[1 : count + 1], bonus[0]]
+            anchor[0], position[0] = bonus[0], following[0]
+
+        self.put("commit", work)
+
+    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+        recorded: list[Callable[[], None]] = []
+        self.recording = recorded
+        self.graphs.append([])
+        work()
+        self.recording = None
+
+        def launch() -> None:
+            assert not self.closed
+            self.queue.append(lambda: self.log.append("launch"))
+            self.queue.extend(recorded)
+
+        return launch
+
+    def mark(self) -> Callable[[], None]:
+        target = self.done + len(self.queue)
+
+        def wait() -> None:
+            while self.done < target:
+                self.step()
+
+        return wait
+
+    def step(self) -> None:
+        self.queue.pop(0)()
+        self.done += 1
+
+    def close(self) -> None:
+        while self.queue:
+            self.step()
+        self.closed = True
+
+
+class FakePlan:
+    """An engine that computes on addresses. `right(position)` says whether a draft guesses the token there."""
+
+    scratch = 64
+
+    def __init__(self, device: FakeDevice, record: GraphRecord, owner: str, right: Callable[[int], bool], capturable: bool) -> None:
+        self.device, self.record, self.owner, self.right, self.capturable = device, record, owner, right, capturable
+        self.addresses: dict[str, int] = {}
+        self.ports = {port.name: port for port in (*record.inputs, *record.outputs)}
+        self.given: tuple[int, int] | None = None
+
+    def bytes(self, port: str) -> int:
+        return int(np.prod(self.ports[port].shape)) * 4
+
+    def give_scratch(self, address: int, size: int) -> None:
+        assert size >= self.scratch
+        assert self.device.at(address).nbytes >= size
+        self.given = address, size
+
+    def bind(self, port: str, address: int) -> None:
+        assert self.device.at(address).nbytes >= self.bytes(port), f"{port} does not fit its memory"
+        self.addresses[port] = address
+
+    def enqueue(self) -> None:
+        assert self.addresses.keys() == self.ports.keys(), "a port without memory"
+        assert self.given is not None
+        bound = dict(self.addresses)
+        self.device.put(self.record.role, lambda: getattr(self, f"_{self.record.role}")({name: self.device.at(a) for name, a in bound.items()}))
+
+    def _written(self, memory: dict[str, np.ndarray], tokens: np.ndarray, position: int) -> list[int]:
+        assert position + len(tokens) <= ROWS, "a write beyond the cache"
+        for name, out in self.record.caches:
+            assert memory[name] is memory[out], "a cache that is not updated in place"
+            memory[out][position : position + len(tokens)] = tokens
+        return memory["k_cache_0"].tolist()
+
+    def _prefill(self, memory: dict[str, np.ndarray]) -> None:
+        position, valid = int(memory["position"][0]), int(memory["valid"][0])
+        cache = self._written(memory, memory["tokens"][:CHUNK], position)
+        memory["next_token"][0] = choice(cache[: position + valid])
+        memory["taps"][:CHUNK] = memory["tokens"][:CHUNK]
+
+    def _verify(self, memory: dict[str, np.ndarray]) -> None:
+        position, block = int(memory["position"][0]), memory["block"][:BLOCK].copy()
+        cache = self._written(memory, block, position)
+        tokens = [choice(cache[: position + row + 1]) for row in range(BLOCK)]
+        accepted = next((slot for slot in range(BLOCK - 1) if tokens[slot] != block[slot + 1]), BLOCK - 1)
+        memory["tokens"][:BLOCK] = tokens
+        memory["accepted"][0], memory["bonus"][0], memory["next_position"][0] = accepted, tokens[accepted], position + accepted + 1
+        memory["taps"][:BLOCK] = block
+
+    def _inject(self, memory: dict[str, np.ndarray]) -> None:
+        self._written(memory, memory["taps"][: self.record.rows], int(memory["position"][0]))
+
+    def _draft(self, memory: dict[str, np.ndarray]) -> None:
+        position, anchor = int(memory["position"][0]), int(memory["anchor"][0])
+        known = [*memory["k_cache_0"][:position].tolist(), anchor]
+        for slot in range(BLOCK - 1):
+            true = choice(known)
+            known.append(true if self.right(position + 1 + slot) else (true + 1) % VOCAB)
+        memory["block"][:BLOCK] = known[position:]
+        self._written(memory, np.full(BLOCK, 9, np.int32), position)  # the block's own rows, to be overwritten before they count
+
+
+def manifest() -> Any:
+    """What `Pair` reads of a manifest."""
+    cache = [(name, f"{name}_out") for name in CACHES["target"]]
+
+    def graph(role: str, rows: int, inputs: dict[str, int], outputs: dict[str, int]) -> GraphRecord:
+        taken, given = ([PortRecord(name=name, dtype="int32", shape=[1, 1, ROWS, 1]) for name in names] for names in zip(*cache, strict=True))
+        ports = [[PortRecord(name=name, dtype="int32", shape=[1, size]) for name, size in side.items()] for side in (inputs, outputs)]
+        return GraphRecord(role=role, file=f"{role}-{rows}", rows=rows, inputs=ports[0] + taken, outputs=ports[1] + given, caches=cache, arch=ARCH)
+
+    one = {"position": 1}
+    counts = {"accepted": 1, "bonus": 1, "next_position": 1}
+    target = [
+        graph("prefill", CHUNK, {"tokens": CHUNK, "valid": 1} | one, {"next_token": 1, "taps": CHUNK}),
+        graph("verify", BLOCK, {"block": BLOCK} | one, {"tokens": BLOCK, "taps": BLOCK} | counts),
+        graph("decode", 1, {"block": 1} | one, {"tokens": 1, "taps": 1} | counts),
+    ]
+    drafter = [graph("inject", rows, {"taps": rows} | one, {}) for rows in (CHUNK, BLOCK)]
+    drafter.append(graph("draft", BLOCK, {"anchor": 1} | one, {"block": BLOCK}))
+    return SimpleNamespace(
+        target=SimpleNamespace(graphs=target, vocab=VOCAB),
+        drafter=SimpleNamespace(graphs=drafter),
+        pairing=SimpleNamespace(block=BLOCK),
+        requires=SimpleNamespace(exact_width=BLOCK),
+        context=CONTEXT,
+    )
