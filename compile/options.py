@@ -31,6 +31,8 @@ class BuildOptions:
     """GPU architectures to compile for, where the back-end compiles; empty: its default"""
     flavour: str | None = None
     """which of several libraries of a back-end compiles; by default the one that is installed"""
+    deployment_target: str | None = None
+    """the oldest system engines are for, where the back-end has a choice; its own by default"""
     force: bool = False
     """replace a bundle that is there"""
 
@@ -40,6 +42,14 @@ class BuildOptions:
             object.__setattr__(self, "precision", next(iter(backend.PRECISIONS)))
         if not self.arch:
             object.__setattr__(self, "arch", tuple(backend.ARCHITECTURES))
+        if self.deployment_target is not None and self.deployment_target not in backend.DEPLOYMENT_TARGETS:
+            known = ", ".join(backend.DEPLOYMENT_TARGETS)
+            raise UsageError(
+                f"deployment target {self.deployment_target!r}",
+                where="--deployment-target",
+                why="" if known else f"bundles of the back-end {self.backend} have none",
+                fix=f"choose one of {known}" if known else "leave it out",
+            )
         backend.check_options(self)
         if self.block is not None and self.block < 2:
             raise UsageError(f"a block of {self.block} rows", where="--block", why="a block is the anchor and at least one proposal", fix="give 2 or more")
@@ -47,6 +57,12 @@ class BuildOptions:
             raise UsageError(f"{self.refine} refinements", where="--refine", fix="give 0 or more")
         if self.context is not None and self.context < 1:
             raise UsageError(f"a context of {self.context} tokens", where="--max-context", fix="give a positive number")
+
+    @property
+    def deployment(self) -> dict[str, str]:
+        """`deployment_target` with its default, where the back-end has any."""
+        known = find_backend(self.backend).DEPLOYMENT_TARGETS
+        return {"deployment_target": self.deployment_target or known[0]} if known else {}
 
     def precision_for(self, owner: Owner) -> str:
         """The name of the precision of one model's engines."""

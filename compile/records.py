@@ -27,8 +27,8 @@ from .options import BuildOptions
 TOKENIZER, TEMPLATE, VOCABULARY = "tokenizer/tokenizer.json", "tokenizer/chat_template.jinja", "drafter/token_ids.bin"
 
 
-def graph_record(signature: Signature, file: str, rows: int | None = None) -> GraphRecord:
-    """How to call the engine in `file`."""
+def graph_record(signature: Signature, file: str, rows: int | None = None, function: str | None = None) -> GraphRecord:
+    """How to call the engine in `file`, by its entry point `function` where it has several."""
     return GraphRecord(
         role=signature.role,
         file=file,
@@ -36,6 +36,7 @@ def graph_record(signature: Signature, file: str, rows: int | None = None) -> Gr
         inputs=[_port(port) for port in signature.inputs],
         outputs=[_port(port) for port in signature.outputs],
         caches=list(signature.caches),
+        function=function,
     )
 
 
@@ -51,12 +52,13 @@ def manifest_of(
     """The whole manifest; apart from `measured` it depends on nothing but the inputs of the build."""
     config: dict[str, str | int | float | bool | None] = {
         "backend": options.backend,
-        "precision": options.precision,
+        "precision": options.precision_for("target"),
         "drafter_precision": options.precision_for("drafter"),
         "context": models.context,
         "portable": options.portable,
         "block": models.block,
         "refine": options.refine,
+        **options.deployment,
     }
     # They mean nothing to back-ends whose engines run on any machine.
     config |= {name: value for name, value in (("arch", ",".join(options.arch)), ("flavour", options.flavour)) if value}

@@ -91,6 +91,7 @@ def _differences(manifest: Manifest, models: Models, options: BuildOptions, requ
         "back-end": (manifest.requires, requires),
         "portable form": (manifest.config.get("portable"), options.portable),
         "precision of the target": (target.precision, options.precision_for("target")),
+        "deployment target": (manifest.config.get("deployment_target"), options.deployment.get("deployment_target")),
         "context": (manifest.context, models.context),
         "taps": (manifest.pairing.taps, list(models.pairing.drafter.taps)),
         # Graphs of free width serve every block.

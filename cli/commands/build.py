@@ -10,7 +10,7 @@ import typer
 from ..console import Console
 from ..report import Report
 
-Precision = Literal["int8", "int4", "fp32", "fp16", "bf16", "fp8", "nvfp4"]
+Precision = Literal["int8", "int4", "fp32", "fp16", "bf16", "fp8", "nvfp4", "palette6", "palette4"]
 
 
 def command(
@@ -24,15 +24,22 @@ def command(
     ] = None,
     precision: Annotated[
         Precision | None,
-        typer.Option("--precision", help="Of the weights: int8 (default), int4 or fp32 for ONNX Runtime; fp16 (default) and more for TensorRT."),
+        typer.Option("--precision", help="Of the weights: int8 (default), int4 or fp32 for ONNX Runtime; fp16 (default) and more for TensorRT and Core ML."),
     ] = None,
     drafter_precision: Annotated[Precision | None, typer.Option("--drafter-precision", help="Of the drafter's weights; as --precision by default.")] = None,
-    backend: Annotated[str, typer.Option("--backend", help="What the bundle runs on: onnxruntime, or tensorrt for NVIDIA GPUs.")] = "onnxruntime",
+    backend: Annotated[
+        str, typer.Option("--backend", help="What the bundle runs on: onnxruntime, tensorrt for NVIDIA GPUs, coreml or coreai for Apple Silicon.")
+    ] = "onnxruntime",
+        str, typer.Option("--backend", help="What the bundle runs on: onnxruntime, tensorrt for NVIDIA GPUs, coreml or coreai for Apple Silicon.")
+    ] = "onnxruntime",
     arch: Annotated[
         str, typer.Option("--arch", metavar="LIST", help="GPU architectures to compile for, with --backend tensorrt; sm86,sm89,sm120 by default.")
     ] = "",
     flavour: Annotated[
         Literal["rtx", "trt"] | None, typer.Option("--flavour", help="TensorRT for RTX, or TensorRT 11; by default the one that is installed.")
+    ] = None,
+    deployment_target: Annotated[
+        str | None, typer.Option("--deployment-target", metavar="SYSTEM", help="The oldest system a Core ML bundle is for: macos15 (iOS 18 too) or macos26.")
     ] = None,
     refine: Annotated[int, typer.Option("--refine", min=0, help="Run a draft again this often over the proposals it is least sure of.")] = 0,
     portable: Annotated[bool, typer.Option("--portable", help="Standard operators only, for other tools; needs --precision fp32.")] = False,
@@ -54,6 +61,7 @@ def command(
         portable=portable,
         arch=tuple(name.strip().lower() for name in arch.split(",") if name.strip()),
         flavour=flavour,
+        deployment_target=deployment_target,
         force=force,
     )
     notes: list[str] = []

@@ -44,8 +44,10 @@ class Prepared(Protocol):
 
 
 class Backend(Protocol):
-    """What a file of this package offers."""
+    """What a file of this package offers. Importing it needs no library but those of every build."""
 
+    DEPLOYMENT_TARGETS: tuple[str, ...]
+    """systems that engines can be made for, the default first; empty where there is nothing to choose"""
     PRECISIONS: Collection[str]
     """names that `--precision` takes; the first is the default"""
     ARCHITECTURES: Collection[str]

@@ -40,7 +40,8 @@ def _faults(manifest: Manifest) -> Iterator[str]:
     if reduced is not None and not 1 <= reduced.size < manifest.target.vocab:
         yield f"pairing.draft_vocabulary.size {reduced.size} is not between 1 and the vocabulary of {manifest.target.vocab}, less one"
     for name in referenced(manifest):
-        if name not in manifest.files:
+        # Some engines are folders.
+        if name not in manifest.files and not any(file.startswith(f"{name}/") for file in manifest.files):
             yield f"{name} is used but not listed in files"
 
 
@@ -60,7 +61,7 @@ def _graph_faults(graph: GraphRecord, vocab: int) -> Iterator[str]:
 
 
 def referenced(manifest: Manifest) -> tuple[str, ...]:
-    """Relative paths of every file the manifest points to by use: engines, tokenizer, chat template, draft vocabulary."""
+    """Relative paths of every file or folder the manifest points to by use: engines, tokenizer, chat template, draft vocabulary."""
     engines = (graph.file for model in (manifest.target, manifest.drafter) for graph in model.graphs)
     template = (manifest.text.chat_template,) if manifest.text.chat_template is not None else ()
     reduced = manifest.pairing.draft_vocabulary

@@ -48,13 +48,15 @@ class GraphRecord(_Record, frozen=True, kw_only=True):
     role: str
     """target, inject or draft; static back-ends use prefill, verify, decode"""
     file: str
-    """the engine, relative to the bundle"""
+    """the engine, a file or a folder, relative to the bundle"""
     rows: int | None
     """the static width, or None where the row count is free"""
     inputs: list[PortRecord]
     outputs: list[PortRecord]
     caches: list[tuple[str, str]]
-    """(input, output) pairs that share one buffer"""
+    """(input, output) pairs that share one buffer; where both are one name, the engine keeps it as a state"""
+    function: str | None = None
+    """its entry point, where the engine has several"""
     arch: str | None = None
     """the GPU architecture it was compiled for; None where the engine runs on any"""
     plan: PlanRecord | None = None

@@ -1,0 +1,68 @@
+"""Proof that a saved package computes what was traced: every function run here beside the torch program, with the package's own weights in it.
+
+So the graph is held to float16's rounding at any precision, and the weights by themselves to what that precision costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from dflash_compile.export.checkpoint import TensorSource
+from dflash_compile.export.graph import Owner
+from dflash_compile.runtime.errors import BuildError
+
+from ..mil.evaluate import Array, Evaluator
+from ..stateful.caches import CACHE
+from ..stateful.lower import Stateful
+from ..stateful.trial import Reference, compare, trial_of
+from .precision import Compression
+
+TOLERANCE = 0.02
+"""of the largest number of an output: float16's rounding through tens of layers; 0.005 is seen on small models"""
+
+
+def check_package(
+    package: Path, statefuls: tuple[Stateful, ...], sources: Mapping[Owner, TensorSource], compression: Compression, tolerance: float = TOLERANCE
+) -> None:
+    """`check_function` on every function of `package`."""
+    evaluator = Evaluator(package)
+    for stateful in statefuls:
+        check_function(evaluator, stateful, sources, compression, tolerance)
+
+
+def check_function(
+    evaluator: Evaluator, stateful: Stateful, sources: Mapping[Owner, TensorSource], compression: Compression, tolerance: float = TOLERANCE
+) -> None:
+    """Run one function at several positions, forward and back. Raises `BuildError` where it differs from the traced graph."""
+    trial = trial_of(stateful)
+    state = {CACHE: torch.from_numpy(trial.state.copy())}
+    found: list[tuple[Mapping[str, Array], Array]] = []
+    for feeds in trial.calls:
+        results = evaluator.run(stateful.role.function, feeds, state)
+        found.append((results, state[CACHE].numpy()))
+    compare(stateful, trial, Reference(stateful, sources, _own_weights(evaluator, stateful, sources, compression)), found, tolerance)
+
+
+def _own_weights(evaluator: Evaluator, stateful: Stateful, sources: Mapping[Owner, TensorSource], compression: Compression) -> dict[str, torch.Tensor]:
+    """The package's weights by the program's names. Raises `BuildError` for one that is missing or too far from the checkpoint's."""
+    own = {}
+    for name, ref in stateful.weights.items():
+        # A tensor used under two names is stored once, under one of them.
+        names = [other for other, same in stateful.weights.items() if same == ref]
+        found = next((value for other in (name, *names) if (value := evaluator.weight(stateful.role.function, f"p_{other}")) is not None), None)
+        source = sources[ref.owner]
+        wanted = source.rows(ref.tensor, 0, source.shapes()[ref.tensor][0]).float()
+        if found is None or found.numel() != wanted.numel():
+            raise BuildError(f"the package's {stateful.role.function} lacks the weight {ref.tensor!r}", fix="report this, with the model's config.json")
+        own[name] = found.float().reshape(wanted.shape)
+        error = float((own[name] - wanted).norm() / wanted.norm().clamp(min=1e-12))
+        if error > compression.error:
+            raise BuildError(
+                f"the weight {ref.tensor!r} was stored {error:.1%} away from the checkpoint's",
+                why=f"{compression.name} loses at most {compression.error:.0%}",
+                fix="build with a higher precision, and check the checkpoint for outliers",
+            )
+    return own

@@ -1,0 +1,109 @@
+"""One stateful graph with its weights → one Core ML package with the function `main`."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dflash_compile.export.checkpoint import TensorSource
+from dflash_compile.export.graph import Owner
+from dflash_compile.export.skeleton import EMBEDDING, HEAD
+from dflash_compile.runtime.errors import BuildError
+
+from ..stateful.bind import bound
+from ..stateful.lower import Stateful
+from .precision import Compression, Kept
+
+TARGETS = ("macos15", "macos26")
+"""deployment targets, oldest first; each stands for the iOS of the same year too"""
+_DTYPES: Mapping[str, Any] = {"float16": np.float16, "int32": np.int32}
+
+
+def convert(stateful: Stateful, sources: Mapping[Owner, TensorSource], compression: Compression, target: str, package: Path) -> None:
+    """Write `stateful` to the directory `package`. Raises `BuildError` where the converter cannot take the graph."""
+    with quiet():
+        import coremltools as ct
+
+        from . import ops  # noqa: F401  (registers what the converter lacks)
+
+        role, program = stateful.role, bound(stateful, sources)
+        try:
+            model = ct.convert(
+                program,
+                convert_to="mlprogram",
+                minimum_deployment_target=deployment_target(target),
+                compute_precision=ct.transform.FP16ComputePrecision(op_selector=_Exact(stateful).narrows),
+                outputs=[ct.TensorType(name=port.name, dtype=_DTYPES[port.dtype]) for port in role.results],
+                skip_model_load=True,
+            )
+            if compression.compress is not None:
+                model = compression.compress(model, _kept(stateful))
+            model.save(str(package))
+        except Exception as error:  # the converter raises whatever the step it was in raises
+            raise BuildError(
+                f"Core ML's converter cannot take the {role.function} graph", why=f"{type(error).__name__}: {error}", fix="report this, with both config.json"
+            ) from error
+
+
+def _kept(stateful: Stateful) -> Kept:
+    exact = {name for name, ref in stateful.weights.items() if ref.exact}
+    heads = {name for name, ref in stateful.weights.items() if ref.tensor in (HEAD, EMBEDDING)}
+    return Kept(tuple(f"p_{name}" for name in sorted(exact)), tuple(f"p_{name}_to_fp16" for name in sorted(heads)))
+
+
+def deployment_target(name: str) -> Any:
+    """coremltools' name of a target in `TARGETS`."""
+    import coremltools as ct
+
+    return {"macos15": ct.target.macOS15, "macos26": ct.target.macOS26}[name]
+
+
+class _Exact:
+    """Which operations stay in float32: what the context feature is made of, and the sums of the drafter's residual.
+
+    Both reach thousands in drafters trained in bfloat16, and everything the drafter sees passes through them.
+    """
+
+    def __init__(self, stateful: Stateful) -> None:
+        self.weights = tuple(f"p_{name}" for name, ref in stateful.weights.items() if ref.exact)
+        self.drafts = stateful.role.name == "draft"
+
+    def narrows(self, op: Any) -> bool:
+        """Whether `op` may compute in float16."""
+        return not (self._residual(op) or self._feature(op))
+
+    def _feature(self, op: Any) -> bool:
+        """Whether `op` lies between the exact product and the next one."""
+        if not self.weights:
+            return False
+        inputs = [var for value in op.inputs.values() for var in (value if isinstance(value, list | tuple) else [value])]
+        if any(var.name.startswith(self.weights) for var in inputs):
+            return True
+        if op.op_type in ("linear", "matmul", "const"):
+            return False
+        return any(var.op is not None and self._feature(var.op) for var in inputs)
+
+    def _residual(self, op: Any) -> bool:
+        if not self.drafts or op.op_type != "add":
+            return False
+        return op.x.rank == op.y.rank == 3 and op.x.shape == op.y.shape and op.x.op is not None and op.y.op is not None and op.x.val is None
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """coremltools says on every machine but a Mac that it cannot run models, and of every torch that it has not seen it yet."""
+    logger = logging.getLogger("coremltools")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

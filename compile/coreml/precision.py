@@ -1,0 +1,84 @@
+"""What each precision of a Core ML package stores. Activations and cache are float16 in all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+_SMALLEST = 2048
+"""a weight of fewer numbers, a norm say, stays as it is"""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Weights that do not follow the rest, by the names of their constants."""
+
+    exact: tuple[str, ...]
+    """never compressed"""
+    heads: tuple[str, ...]
+    """output head and embedding: four bits there cost more agreement than they save"""
+
+
+@dataclass(frozen=True)
+class Compression:
+    """How the matrices of a converted model are made smaller."""
+
+    name: str
+    error: float
+    """most of a matrix's norm that it may lose"""
+    compress: Callable[[Any, Kept], Any] | None
+    """takes an MLModel and what to treat otherwise, returns an MLModel; None keeps float16"""
+
+
+def _int8(model: Any, kept: Kept) -> Any:
+    return _linear(model, _int8_config(), dict.fromkeys(kept.exact))
+
+
+def _int4(model: Any, kept: Kept) -> Any:
+    from coremltools.optimize import coreml as optimize
+
+    blocks = optimize.OpLinearQuantizerConfig(mode="linear_symmetric", dtype="int4", granularity="per_block", block_size=32, weight_threshold=_SMALLEST)
+    return _linear(model, blocks, {**dict.fromkeys(kept.exact), **dict.fromkeys(kept.heads, _int8_config())})
+
+
+def _int8_config() -> Any:
+    from coremltools.optimize import coreml as optimize
+
+    return optimize.OpLinearQuantizerConfig(mode="linear_symmetric", dtype="int8", granularity="per_channel", weight_threshold=_SMALLEST)
+
+
+def _linear(model: Any, rest: Any, named: dict[str, Any]) -> Any:
+    from coremltools.optimize import coreml as optimize
+
+    return optimize.linear_quantize_weights(model, optimize.OptimizationConfig(global_config=rest, op_name_configs=named))
+
+
+def _palette(bits: int) -> Callable[[Any, Kept], Any]:
+    """One table of evenly spaced values for each tensor: the same bytes in every function, which clustering does not promise."""
+
+    def compress(model: Any, kept: Kept) -> Any:
+        from coremltools.optimize import coreml as optimize
+
+        table = optimize.OpPalettizerConfig(nbits=bits, mode="uniform", granularity="per_tensor", weight_threshold=_SMALLEST)
+        return optimize.palettize_weights(model, optimize.OptimizationConfig(global_config=table, op_name_configs=dict.fromkeys(kept.exact)))
+
+    return compress
+
+
+_COMPRESSIONS = {
+    item.name: item
+    for item in (
+        Compression("fp16", 0.002, None),
+        Compression("int8", 0.03, _int8),
+        Compression("int4", 0.25, _int4),
+        Compression("palette6", 0.15, _palette(6)),
+        Compression("palette4", 0.5, _palette(4)),
+    )
+}
+NAMES = tuple(_COMPRESSIONS)
+
+
+def compression_of(name: str) -> Compression:
+    """The compression called `name`, which is one of `NAMES`."""
+    return _COMPRESSIONS[name]

@@ -1,0 +1,124 @@
+"""Calls that try a stateful engine, and what the torch program behind it answers to the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from dflash_compile.export.checkpoint import TensorSource
+from dflash_compile.export.graph import Owner
+from dflash_compile.runtime.errors import BuildError
+
+from .bind import bound
+from .caches import CACHE
+from .lower import Stateful
+from .roles import sizes
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Calls of one function, in order, from a state full of rubbish: forward, then back to where it began."""
+
+    state: Array
+    calls: tuple[Mapping[str, Array], ...]
+
+
+def trial_of(stateful: Stateful) -> Trial:
+    """The same calls every time."""
+    random, role = np.random.default_rng(0), stateful.role
+    most = role.cache.length - role.rows
+    positions = (0, min(role.rows, most), min(role.rows // 2, most))
+    state = random.standard_normal(role.cache.sizes).astype(role.dtype)
+    return Trial(state, tuple(_feeds(stateful, position, random) for position in positions))
+
+
+def _feeds(stateful: Stateful, position: int, random: np.random.Generator) -> dict[str, Array]:
+    tables = [len(value) for name, value in stateful.program.state_dict.items() if name.endswith(("embed_tokens_weight", "p_embedding"))]
+    feeds: dict[str, Array] = {"position": np.array([position], np.int32)}
+    for port in stateful.role.inputs:
+        if port.name == "valid":
+            feeds[port.name] = np.array([max(stateful.role.rows // 2, 1)], np.int32)
+        elif port.name not in (CACHE, "position"):
+            ids = port.dtype == "int32"
+            feeds[port.name] = random.integers(0, min(tables), sizes(port)).astype(np.int32) if ids else random.standard_normal(sizes(port)).astype(port.dtype)
+    return feeds
+
+
+class Reference:
+    """The torch program behind a function, some of its weights replaced; `state` is what the engine's state should be."""
+
+    def __init__(self, stateful: Stateful, sources: Mapping[Owner, TensorSource], weights: Mapping[str, torch.Tensor]) -> None:
+        self.ports = stateful.role.results
+        self.program = bound(stateful, sources, weights)
+        self.state = stateful.constants[CACHE]
+        self._scores = next((node.args[0] for node in reversed(self.program.graph.nodes) if node.target is torch.ops.aten.argmax.default), None)
+
+    def run(self, feeds: Mapping[str, Array]) -> tuple[dict[str, Array], Array | None]:
+        """Results by name, and the logits that the choices among them were made from."""
+        values: list[torch.Tensor] = []
+        for spec in self.program.graph_signature.input_specs:
+            if spec.target is None:
+                values.append(torch.from_numpy(np.asarray(feeds[spec.arg.name])))
+            else:
+                values.append(self.state if spec.target == CACHE else self.program.state_dict[spec.target])
+        interpreter = _Keeping(self.program.graph_module, self._scores)
+        with torch.no_grad():
+            self.state, *results = interpreter.run(*values)
+        scores = None if interpreter.kept is None else interpreter.kept.numpy()
+        return {port.name: value.numpy() for port, value in zip(self.ports, results, strict=True)}, scores
+
+
+class _Keeping(torch.fx.Interpreter):
+    """Keeps the value of one node."""
+
+    def __init__(self, module: torch.fx.GraphModule, node: Any) -> None:
+        super().__init__(module)
+        self.node, self.kept = node, None
+
+    def run_node(self, n: Any) -> Any:
+        """The node's value."""
+        value = super().run_node(n)
+        if n is self.node:
+            self.kept = value
+        return value
+
+
+def compare(stateful: Stateful, trial: Trial, reference: Reference, found: Sequence[tuple[Mapping[str, Array], Array]], tolerance: float) -> None:
+    """`found` is what an engine gave to each call and its state after it. Raises `BuildError` where that is not what `reference` gives.
+
+    `tolerance` is a part of the largest number of an output; choices are right where no logit is further above theirs.
+    """
+    reference.state = torch.from_numpy(trial.state.copy())
+    for feeds, (results, state) in zip(trial.calls, found, strict=True):
+        wanted, scores = reference.run(feeds)
+        for port in stateful.role.results:
+            short = _distance(results[port.name], wanted[port.name], scores)
+            _refuse(f"{stateful.role.function}: {port.name}", short, tolerance)
+        _refuse(f"{stateful.role.function}: the cache after it", _distance(state, reference.state.numpy(), None), tolerance)
+
+
+def _distance(found: Array, wanted: Array, scores: Array | None) -> float:
+    if found.shape != wanted.shape:
+        return float("inf")
+    if found.dtype.kind == "f":
+        apart = np.abs(found.astype(np.float32) - wanted.astype(np.float32)).max()
+        return float(apart) / max(float(np.abs(wanted.astype(np.float32)).max()), 1e-3)
+    if scores is None:
+        return 0.0 if np.array_equal(found, wanted) else float("inf")
+    chosen = np.take_along_axis(scores, found.reshape(*scores.shape[:-1], 1).astype(np.int64), -1)[..., 0]
+    return float((scores.max(-1) - chosen).max()) / max(float(np.abs(scores).max()), 1e-3)
+
+
+def _refuse(what: str, short: float, tolerance: float) -> None:
+    if not short <= tolerance:
+        raise BuildError(
+            f"{what} is not what the traced graph gives",
+            why=f"it is {short:.1%} of the largest number away, and rounding explains {tolerance:.1%}",
+            fix="report this, with both config.json",
+        )

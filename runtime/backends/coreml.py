@@ -1,0 +1,126 @@
+"""Engines on Core ML: one multifunction package for the target and one for the drafter. Runs on a Mac only.
+
+A package is compiled once per machine and kept: a raw one would be compiled again at every load, which takes minutes for a large model.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from ..bundle.manifest import Manifest, ModelRecord
+from ..bundle.read import Bundle
+from ..engines import Engines
+from ..errors import BundleError, IncompatibleError, UsageError
+from . import EngineOptions, Installed
+from ._memory import check_fits
+from ._static import Array, StaticDrafter, StaticTarget, engine_file, state_ports
+
+INSTALL = 'pip install "dflash-compile[coreml]"'
+
+_DISTRIBUTION = "coremltools"
+_CACHE = "DFLASH_COMPILE_CACHE"
+_UNITS = "CPU_AND_GPU"
+"""the Neural Engine refuses a state that is written at a position of its own choosing"""
+
+
+def installed() -> Installed:
+    """The version of coremltools found."""
+    try:
+        return Installed({_DISTRIBUTION: version(_DISTRIBUTION)})
+    except PackageNotFoundError:
+        return Installed({})
+
+
+def open_engines(bundle: Bundle, options: EngineOptions) -> Engines:
+    """Target and drafter of `bundle`. See `Backend`; Core ML runs them on the GPU, or on the CPU where there is none it can use.
+
+    Raises `IncompatibleError` on anything but a Mac, and where the bundle would not fit its memory.
+    """
+    if options.provider != "cpu":
+        raise UsageError(f"provider={options.provider!r}", why="Core ML chooses between the GPU and the CPU by itself", fix="leave it out")
+    library = _import_library()
+    manifest = bundle.manifest
+    check_fits(sum(manifest.sizes.values()), _state_bytes(manifest))
+    opened = []
+    for model in (manifest.target, manifest.drafter):
+        package = bundle.file(engine_file(model))
+        opened.append(_Model(library, _compiled(library, package, _digest(manifest, model)), model))
+    return Engines(StaticTarget(manifest, opened[0]), StaticDrafter(bundle, opened[1]))
+
+
+class _Model:
+    """The functions of one package. They are instances of their own to Core ML, and one state made by the first serves them all."""
+
+    def __init__(self, library: Any, compiled: Path, record: ModelRecord) -> None:
+        names = [graph.function for graph in record.graphs if graph.function is not None]
+        units = getattr(library.ComputeUnit, _UNITS)
+        try:
+            self._functions = {name: library.models.CompiledMLModel(str(compiled), compute_units=units, function_name=name) for name in names}
+            self._state = self._functions[names[0]].make_state()
+        except Exception as fault:  # the library's exceptions share no base of their own
+            raise BundleError(
+                "Core ML cannot load an engine of the bundle", where=str(compiled), why=str(fault), fix=f"delete {compiled} and try again, or build again"
+            ) from fault
+
+    def call(self, function: str, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+        """See `Functions`."""
+        results: Mapping[str, Array] = self._functions[function].predict(dict(feeds), self._state)
+        return results
+
+    def close(self) -> None:
+        """Drop the models and their state."""
+        self._functions, self._state = {}, None
+
+
+def _import_library() -> Any:
+    """The module `coremltools`. Raises `IncompatibleError` where it cannot run models."""
+    try:
+        library = import_module(_DISTRIBUTION)
+    except ImportError as fault:
+        raise IncompatibleError("coremltools cannot be imported", why=str(fault), fix=f"run: {INSTALL}") from fault
+    if getattr(library.models.model, "_MLModelProxy", None) is None:
+        raise IncompatibleError(
+            "Core ML runs on a Mac only", why="this coremltools has no Core ML beneath it", fix="load the bundle on a Mac with macOS 15 or later"
+        )
+    return library
+
+
+def _compiled(library: Any, package: Path, digest: str) -> Path:
+    """The compiled form of `package`, made on first use and found by `digest` afterwards; a package that changed is another one."""
+    folder = Path(os.environ.get(_CACHE) or Path.home() / "Library" / "Caches" / "dflash-compile")
+    place = folder / f"{package.stem}-{digest}.mlmodelc"
+    if not place.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        building = place.with_suffix(f".{os.getpid()}.mlmodelc")
+        library.models.utils.compile_model(str(package), str(building))
+        try:
+            building.rename(place)
+        except OSError:  # another process was quicker
+            shutil.rmtree(building, ignore_errors=True)
+    return place
+
+
+def _digest(manifest: Manifest, model: ModelRecord) -> str:
+    """What the manifest says of every file of the package, in 16 characters."""
+    import hashlib
+
+    prefix = f"{engine_file(model)}/"
+    parts = [f"{name} {digest}" for name, digest in sorted(manifest.files.items()) if name.startswith(prefix)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _state_bytes(manifest: Manifest) -> int:
+    total = 0
+    for model in (manifest.target, manifest.drafter):
+        for shape, dtype in state_ports(model).values():
+            count = 4 if dtype == "float32" else 2
+            for size in shape:
+                count *= size
+            total += count
+    return total

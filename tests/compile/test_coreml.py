@@ -1,0 +1,333 @@
+"""Core ML bundles: what a saved package computes, found by executing it in torch, and every fault that must not get through."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import models
+import numpy as np
+import pytest
+import torch
+
+from dflash_compile.compile.build import BuildOptions, build
+from dflash_compile.compile.coreml.check import check_function, check_package
+from dflash_compile.compile.coreml.convert import convert
+from dflash_compile.compile.coreml.package import MODEL, WEIGHTS, merge
+from dflash_compile.compile.coreml.precision import compression_of
+from dflash_compile.compile.mil.evaluate import Evaluator
+from dflash_compile.compile.mil.lint import lint
+from dflash_compile.compile.models import Models, decide
+from dflash_compile.compile.stateful.caches import CACHE
+from dflash_compile.compile.stateful.lower import Stateful, lower
+from dflash_compile.compile.stateful.roles import Role, roles_of, widths_of
+from dflash_compile.compile.stateful.trial import Reference
+from dflash_compile.export import open_drafter, open_target
+from dflash_compile.export.graph import Owner
+from dflash_compile.runtime.bundle.read import read_manifest
+from dflash_compile.runtime.errors import BuildError, UsageError
+
+BLOCK, CONTEXT, FP16 = 4, 96, compression_of("fp16")
+
+
+def pair(folder: Path, family: str) -> Models:
+    target = models.write_target(folder / "target", family, num_hidden_layers=2)
+    drafter = models.write_drafter(folder / "drafter", target, layers=1, block=BLOCK, taps=(0,))
+    return decide(open_target(target), open_drafter(drafter), BuildOptions(context=CONTEXT))
+
+
+def graph(both: Models, owner: Owner, function: str) -> Stateful:
+    (role,) = (role for role in roles_of(both, owner, "float16") if role.function == function)
+    return lower(role.trace(both), role)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return pair(tmp_path_factory.mktemp("llama"), "llama")
+
+
+@pytest.fixture(scope="module")
+def verify(llama: Models) -> Stateful:
+    return graph(llama, "target", "verify4")
+
+
+@pytest.fixture(scope="module")
+def package(llama: Models, verify: Stateful, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """verify4 and decode1 in one package, at float16."""
+    folder = tmp_path_factory.mktemp("packages")
+    graphs = {"verify4": verify, "decode1": graph(llama, "target", "decode1")}
+    for name, found in graphs.items():
+        convert(found, llama.sources, FP16, "macos15", folder / f"{name}.mlpackage")
+    merge({name: folder / f"{name}.mlpackage" for name in graphs}, folder / "target.mlpackage")
+    return folder / "target.mlpackage"
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """A whole build: tied weights, four bits."""
+    both = pair(tmp_path_factory.mktemp("qwen3"), "qwen3")
+    path = tmp_path_factory.mktemp("out") / "bundle"
+    notes: list[str] = []
+    build(both.target, both.drafter, path, BuildOptions(backend="coreml", precision="int4", context=CONTEXT), note=notes.append)
+    return SimpleNamespace(path=path, models=both, notes=notes, manifest=read_manifest(path))
+
+
+def test_functions_share_one_copy_of_the_weights(package: Path) -> None:
+    single = package.with_name("verify4.mlpackage") / WEIGHTS
+    assert (package / WEIGHTS).stat().st_size < 1.1 * single.stat().st_size
+
+
+def test_a_saved_package_follows_torch_over_accepted_and_rejected_blocks(package: Path, llama: Models, verify: Stateful) -> None:
+    """A block, a part of it accepted, a plain token, back again: one state for both functions."""
+    evaluator, random = Evaluator(package), np.random.default_rng(1)
+    calls = {4: ("verify4", Reference(verify, llama.sources, {})), 1: ("decode1", Reference(graph(llama, "target", "decode1"), llama.sources, {}))}
+    state, reference, position = evaluator.new_state("verify4"), torch.zeros(verify.role.cache.sizes, dtype=torch.float16), 0
+    for step in range(12):
+        rows = 1 if step % 4 == 3 else 4
+        name, torch_call = calls[rows]
+        feeds = {"tokens": random.integers(0, models.VOCAB, (1, rows)).astype(np.int32), "position": np.array([position], np.int32)}
+        found = evaluator.run(name, feeds, state)
+        torch_call.state = reference
+        wanted, scores = torch_call.run(feeds)
+        reference = torch_call.state
+        assert scores is not None
+        np.testing.assert_allclose(found["taps"], wanted["taps"], atol=5e-3 * np.abs(wanted["taps"]).max())
+        np.testing.assert_allclose(state[CACHE][:, :, : position + rows], reference[:, :, : position + rows], atol=5e-3 * float(reference.abs().max()))
+        chosen = np.take_along_axis(scores, found["choices"][..., None].astype(np.int64), -1)[..., 0]
+        assert (scores.max(-1) - chosen < 5e-3 * np.abs(scores).max()).all()
+        position += int(random.integers(1, rows + 1))
+
+
+def test_it_needs_no_state_that_was_zero(package: Path) -> None:
+    """Rows past the position are never read: that is what makes rollback a smaller position."""
+    evaluator = Evaluator(package)
+    clean, dirty = evaluator.new_state("verify4"), {CACHE: torch.full_like(evaluator.new_state("verify4")[CACHE], 100)}
+    for position in (0, 3):
+        feeds = {"tokens": np.array([[7, 8, 9, 10]], np.int32), "position": np.array([position], np.int32)}
+        outputs = [evaluator.run("verify4", feeds, state) for state in (clean, dirty)]
+        assert all(np.array_equal(outputs[0][name], outputs[1][name]) for name in outputs[0])
+
+
+def test_a_build_holds_every_role_and_says_how_to_call_it(bundle: SimpleNamespace) -> None:
+    graphs = {model: [(graph.role, graph.rows, graph.function) for graph in getattr(bundle.manifest, model).graphs] for model in ("target", "drafter")}
+    assert graphs["target"] == [("prefill", 64, "prefill64"), ("verify", 4, "verify4"), ("decode", 1, "decode1")]
+    assert graphs["drafter"] == [("inject", 64, "inject64"), ("inject", 4, "inject4"), ("draft", 4, "draft4")]
+    assert bundle.manifest.config["deployment_target"] == "macos15"
+    assert any("Core ML runs on a Mac only" in note for note in bundle.notes)
+    for model in (bundle.manifest.target, bundle.manifest.drafter):
+        functions = Evaluator(bundle.path / model.graphs[0].file).saved.functions
+        for graph_ in model.graphs:
+            declared = {port.name for port in graph_.inputs}
+            assert (set(functions[graph_.function].inputs), graph_.caches) == (declared, [("cache", "cache")])
+
+
+def test_what_the_drafter_hears_is_never_compressed(bundle: SimpleNamespace) -> None:
+    evaluator = Evaluator(bundle.path / bundle.manifest.drafter.graphs[0].file)
+    stored = evaluator.weight("inject64", "p_p_drafter_fc_weight")
+    assert stored is not None
+    assert torch.equal(stored, bundle.models.drafter.read("fc.weight").float())
+    layer = evaluator.weight("inject64", "p_p_drafter_layers_0_self_attn_v_proj_weight")
+    assert layer is not None
+    assert not torch.equal(layer.float(), bundle.models.drafter.read("layers.0.self_attn.v_proj.weight").float())
+
+
+def test_equal_inputs_give_equal_bytes_and_name_no_path(llama: Models, verify: Stateful, tmp_path: Path) -> None:
+    packages = [tmp_path / name / "one.mlpackage" for name in ("here", "there")]
+    for path in packages:
+        path.parent.mkdir()
+        convert(verify, llama.sources, compression_of("palette4"), "macos15", path.parent / "part.mlpackage")
+        merge({"verify4": path.parent / "part.mlpackage"}, path)
+    files = [{file.relative_to(path): file.read_bytes() for file in path.rglob("*") if file.is_file()} for path in packages]
+    assert files[0] == files[1]
+    assert not any(str(tmp_path).encode() in data or str(Path(torch.__file__).parent).encode() in data for data in files[0].values())
+    check_package(packages[0], (verify,), llama.sources, compression_of("palette4"), tolerance=5e-3)
+
+
+def rewritten(source: Path, folder: Path, change: Callable[[Any], None]) -> Path:
+    """A copy of the package whose model `change` has edited."""
+    from coremltools import proto
+
+    shutil.copytree(source, folder / source.name)
+    file, spec = folder / source.name / MODEL, proto.Model_pb2.Model()
+    spec.ParseFromString(file.read_bytes())
+    for function in spec.mlProgram.functions.values():
+        change(next(iter(function.block_specializations.values())))
+    file.write_bytes(spec.SerializeToString())
+    return folder / source.name
+
+
+def named(block: Any, kind: str) -> list[Any]:
+    return [operation for operation in block.operations if operation.type == kind]
+
+
+def redirect(operation: Any, port: str, name: str) -> None:
+    operation.inputs[port].arguments[0].name = name
+
+
+def without_write_state(block: Any) -> None:
+    for operation in named(block, "write_state"):
+        block.operations.remove(operation)
+
+
+def state_written_as_read(block: Any) -> None:
+    (read, *_), (write,) = named(block, "read_state"), named(block, "write_state")
+    redirect(write, "data", read.outputs[0].name)
+
+
+@pytest.mark.parametrize(("change", "says"), [(without_write_state, "never written"), (state_written_as_read, "written back as it was read")])
+def test_a_state_that_is_not_written_is_seen_without_running(package: Path, tmp_path: Path, change: Callable[[Any], None], says: str) -> None:
+    lint(package)
+    with pytest.raises(BuildError) as caught:
+        lint(rewritten(package, tmp_path, change))
+    assert says in str(caught.value)
+
+
+def first_write_dropped(block: Any) -> None:
+    """What reads the first layer's K/V, and what writes the second's, goes on from the state as it was."""
+    first, _ = named(block, "slice_update")
+    source, dropped = first.inputs["x"].arguments[0].name, first.outputs[0].name
+    for operation in block.operations:
+        for argument in operation.inputs.values():
+            for binding in argument.arguments:
+                if binding.name == dropped:
+                    binding.name = source
+
+
+def one_write_dropped_from_the_chain(block: Any) -> None:
+    """Attention is right, but the state loses the first layer's rows: the next call would miss them."""
+    first, second = named(block, "slice_update")
+    redirect(second, "x", first.inputs["x"].arguments[0].name)
+
+
+def shifted_write(block: Any) -> None:
+    """K and V of the second layer land where the first's are."""
+    first, second = named(block, "slice_update")
+    redirect(second, "begin", first.inputs["begin"].arguments[0].name)
+    redirect(second, "end", first.inputs["end"].arguments[0].name)
+
+
+@pytest.mark.parametrize("change", [first_write_dropped, one_write_dropped_from_the_chain, shifted_write])
+def test_a_cache_write_that_is_lost_or_misplaced_is_found_by_running(
+    package: Path, llama: Models, verify: Stateful, tmp_path: Path, change: Callable[[Any], None]
+) -> None:
+    check_function(Evaluator(package), verify, llama.sources, FP16, tolerance=5e-3)
+    with pytest.raises(BuildError, match="is not what the traced graph gives"):
+        check_function(Evaluator(rewritten(package, tmp_path, change)), verify, llama.sources, FP16)
+
+
+def test_swapped_taps_are_found_by_running(tmp_path: Path) -> None:
+    both = pair(tmp_path, "llama")
+    four = models.write_target(tmp_path / "four", "llama", num_hidden_layers=3)
+    drafters = [models.write_drafter(tmp_path / f"taps{taps}", four, layers=1, block=BLOCK, taps=taps) for taps in ((0, 1), (1, 0))]
+    straight, swapped = (graph(decide(open_target(four), open_drafter(drafter), BuildOptions(context=CONTEXT)), "target", "decode1") for drafter in drafters)
+    sources = {**both.sources, "target": open_target(four).tensors}
+    convert(swapped, sources, FP16, "macos15", tmp_path / "part.mlpackage")
+    merge({"decode1": tmp_path / "part.mlpackage"}, tmp_path / "one.mlpackage")
+    with pytest.raises(BuildError, match="decode1: taps"):
+        check_package(tmp_path / "one.mlpackage", (straight,), sources, FP16)
+
+
+class Norm(torch.nn.Module):
+    """One norm, by the semantic operator or as it is written out everywhere."""
+
+    def __init__(self, raw: bool) -> None:
+        super().__init__()
+        self.raw = raw
+        self.weight = torch.nn.Parameter(1 + 0.1 * torch.randn(64, generator=torch.Generator().manual_seed(0)), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.raw:
+            return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight
+        return torch.ops.dflash.rms_norm(x, self.weight, 1e-6)  # type: ignore[no-any-return]
+
+
+def norm_package(folder: Path, raw: bool) -> Evaluator:
+    import coremltools as ct
+
+    import dflash_compile.compile.coreml.ops  # noqa: F401
+
+    program = torch.export.export(Norm(raw), (torch.zeros(1, 4, 64, dtype=torch.float32),)).run_decompositions({})
+    model = ct.convert(program, minimum_deployment_target=ct.target.iOS18, skip_model_load=True, outputs=[ct.TensorType(name="y", dtype=np.float16)])
+    model.save(str(folder / "norm.mlpackage"))
+    return Evaluator(folder / "norm.mlpackage")
+
+
+@pytest.mark.parametrize("size", [1e-4, 1.0, 600.0, 30000.0])
+def test_the_norm_holds_at_any_activation(tmp_path: Path, size: float) -> None:
+    x = (torch.randn(1, 4, 64, generator=torch.Generator().manual_seed(1)).clamp(-2, 2) * size).half().float()
+    found = norm_package(tmp_path, raw=False).run("main", {"x": x.numpy()})["y"]
+    np.testing.assert_allclose(found, Norm(raw=False)(x), atol=1e-2)
+
+
+def test_the_norm_of_a_row_of_zeros_is_zero(tmp_path: Path) -> None:
+    assert not norm_package(tmp_path, raw=False).run("main", {"x": np.zeros((1, 4, 64), np.float32)})["y"].any()
+
+
+def test_a_norm_that_overflows_is_found_by_running(tmp_path: Path) -> None:
+    """Written out with a raw square it returns zeros in float16, and no error from any engine."""
+    with pytest.raises(BuildError, match="not finite"):
+        norm_package(tmp_path, raw=True).run("main", {"x": np.full((1, 4, 64), 600, np.float32)})
+
+
+def test_an_operation_nobody_knows_is_an_error(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(__import__("dflash_compile.compile.mil.evaluate", fromlist=["OPERATIONS"]).OPERATIONS, "silu")
+    with pytest.raises(BuildError, match="does not know"):
+        Evaluator(package).run("decode1", {"tokens": np.zeros((1, 1), np.int32), "position": np.zeros(1, np.int32)}, Evaluator(package).new_state("decode1"))
+    with pytest.raises(BuildError, match="breaks a rule"):
+        lint(package)
+
+
+@pytest.mark.parametrize(
+    ("feeds", "says"),
+    [
+        ({"tokens": np.zeros((1, 4), np.int32), "position": np.array([157], np.int32)}, "of an axis of 160"),
+        ({"tokens": np.full((1, 4), models.VOCAB, np.int32), "position": np.array([0], np.int32)}, f"on an axis of {models.VOCAB}"),
+        ({"tokens": np.zeros((1, 3), np.int32), "position": np.array([0], np.int32)}, "the input 'tokens'"),
+        ({"tokens": np.zeros((1, 4), np.int32)}, "'position' was not given"),
+    ],
+)
+def test_reaching_outside_is_an_error_not_a_wrapped_index(package: Path, feeds: dict[str, Any], says: str) -> None:
+    evaluator = Evaluator(package)
+    with pytest.raises(BuildError) as caught:
+        evaluator.run("verify4", feeds, evaluator.new_state("verify4"))
+    assert says in str(caught.value)
+
+
+def test_a_part_that_is_missing_is_named(package: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(package, tmp_path / "copy.mlpackage")
+    (copy / WEIGHTS).unlink()
+    with pytest.raises(BuildError, match=r"lacks .*weight\.bin"):
+        Evaluator(copy)
+
+
+def test_widths_are_the_block_and_its_halves() -> None:
+    assert [widths_of(block) for block in (16, 8, 6, 4, 2)] == [(16, 8, 4), (8, 4), (6,), (4,), (2,)]
+
+
+def test_ports_are_of_the_promised_sizes(llama: Models) -> None:
+    roles: tuple[Role, ...] = roles_of(llama, "target", "float16")
+    assert all(role.cache.length >= llama.context + role.rows and role.cache.length % 32 == 0 for role in roles)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"precision": "fp32"}, "unknown precision"),
+        ({"drafter_precision": "fp32"}, "unknown precision"),
+        ({"portable": True}, "portable form"),
+        ({"deployment_target": "macos12"}, "deployment target"),
+        ({"refine": 1}, "--refine"),
+        ({"arch": ("sm86",)}, "--arch"),
+    ],
+)
+def test_options_of_other_backends_are_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        BuildOptions(backend="coreml", **options)
+
+
+def test_a_deployment_target_is_core_mls_alone() -> None:
+    with pytest.raises(UsageError, match="deployment target"):
+        BuildOptions(deployment_target="macos15")
