@@ -30,8 +30,6 @@ def command(
     backend: Annotated[
         str, typer.Option("--backend", help="What the bundle runs on: onnxruntime, tensorrt for NVIDIA GPUs, coreml or coreai for Apple Silicon.")
     ] = "onnxruntime",
-        str, typer.Option("--backend", help="What the bundle runs on: onnxruntime, tensorrt for NVIDIA GPUs, coreml or coreai for Apple Silicon.")
-    ] = "onnxruntime",
     arch: Annotated[
         str, typer.Option("--arch", metavar="LIST", help="GPU architectures to compile for, with --backend tensorrt; sm86,sm89,sm120 by default.")
     ] = "",
