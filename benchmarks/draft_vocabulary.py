@@ -35,7 +35,7 @@ from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
 from dflash_compile.export.draft_head import drafter_tensors
 from dflash_compile.export.trace import trace_draft
 from dflash_compile.runtime.backends._ort_graph import Buffer, Graph
-from dflash_compile.runtime.backends._ort_library import session_options
+from dflash_compile.runtime.backends._ort_library import open_engine, session_options
 from dflash_compile.train.raw_text import library_texts
 from dflash_compile.train.vocabulary import choose_vocabulary
 
@@ -54,7 +54,7 @@ class Draft:
         self.ids = None if drafter.vocabulary is None else list(drafter.vocabulary.ids)
         self.size = drafter.spec.draft_vocab or target.spec.vocab
         record = graph_record(lowered.signature, file.name)
-        self.graph = Graph(onnxruntime, file, record, session_options(onnxruntime, threads), ["CPUExecutionProvider"])
+        self.graph = Graph(open_engine(onnxruntime, file, session_options(onnxruntime, threads), ["CPUExecutionProvider"]), file, record)
         self.caches = self.graph.cache_buffers(onnxruntime, "cpu")
         noise = np.random.default_rng(0)
         for cache in self.caches.values():

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from dflash_compile.runtime import backends
+from dflash_compile.runtime.cache import cache_folder, cache_size
 
 RUNTIME_LIBRARIES = ("numpy", "tokenizers", "jinja2", "msgspec")
 BUILD_LIBRARIES = ("torch", "transformers", "onnx", "onnx-ir", "onnxscript", "safetensors", "gguf")
@@ -31,6 +32,15 @@ class BackendState:
 
 
 @dataclass(frozen=True)
+class CacheState:
+    """What earlier runs keep on this machine."""
+
+    folder: str | None
+    """None where nothing is kept"""
+    size: int
+
+
+@dataclass(frozen=True)
 class Machine:
     """Sizes are in bytes; `None` where the system does not tell, or a library is not installed."""
 
@@ -42,6 +52,7 @@ class Machine:
     backends: dict[str, BackendState]
     libraries: dict[str, str | None]
     demo_model: bool
+    cache: CacheState
 
     @property
     def can_run(self) -> bool:
@@ -73,6 +84,7 @@ def examine(folder: Path = Path()) -> Machine:
         backends={module.name: _backend(module.name) for module in pkgutil.iter_modules(backends.__path__) if not module.name.startswith("_")},
         libraries={name: _version(name) for name in (*RUNTIME_LIBRARIES, *BUILD_LIBRARIES)},
         demo_model=find_spec(DEMO_PACKAGE.replace("-", "_")) is not None,
+        cache=_cache(),
     )
 
 
@@ -85,6 +97,11 @@ def _backend(name: str) -> BackendState:
     backend = backends.find_backend(name)
     installed = backend.installed()
     return BackendState(dict(installed.versions), installed.notes, backend.INSTALL)
+
+
+def _cache() -> CacheState:
+    folder = cache_folder()
+    return CacheState(None, 0) if folder is None else CacheState(str(folder), cache_size(folder))
 
 
 def _version(distribution: str) -> str | None:

@@ -1,16 +1,18 @@
-"""From a path to a session: bundle, text, engines, in that order, the cheap before the heavy."""
+"""From a path to a session: the bundle first, then its text and its engines at the same time."""
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from .backends import EngineOptions, find_backend
 from .bundle.files import Verify
 from .bundle.manifest import Manifest
 from .bundle.read import open_bundle
+from .cache import cache_folder
+from .engines import Engines
 from .errors import UsageError
 from .session import Session
-from .text import open_text
 
 _MOST_THREADS = 1024
 """more than the cores never helps, and every one of them takes memory"""
@@ -20,10 +22,27 @@ def load_session(path: str | Path, *, provider: str, threads: int | None, verify
     """See `dflash_compile.runtime.load`."""
     if threads is not None and (not isinstance(threads, int) or not 1 <= threads <= _MOST_THREADS):
         raise UsageError(f"threads={threads!r}", why=f"it takes a whole number from 1 to {_MOST_THREADS}", fix="leave it out to use every core")
-    bundle = open_bundle(path, verify=verify)
-    text = open_text(bundle)
-    engines = find_backend(bundle.manifest.requires.backend).open_engines(bundle, EngineOptions(provider=provider, threads=threads))
+    cache = cache_folder()
+    bundle = open_bundle(path, verify=verify, cache=cache)
+    backend, options = find_backend(bundle.manifest.requires.backend), EngineOptions(provider=provider, threads=threads, cache=cache)
+    # A back-end's library works outside the interpreter most of the time, and the tokenizer inside it.
+    with ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(backend.open_engines, bundle, options)
+        try:
+            from .text import open_text  # here, so that its libraries load while the engines do
+
+            text = open_text(bundle)
+        except BaseException:
+            _discard(opening)
+            raise
+        engines = opening.result()
     return Session(bundle.manifest, engines, text, (*bundle.notes, *engines.notes, *_template_note(bundle.manifest)))
+
+
+def _discard(opening: Future[Engines]) -> None:
+    """Close engines that nobody will use, or swallow why they did not open: something went wrong before."""
+    if opening.exception() is None:
+        opening.result().close()
 
 
 def _template_note(manifest: Manifest) -> tuple[str, ...]:

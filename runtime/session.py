@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from threading import Lock
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from .bundle.manifest import Manifest
 from .controller import AdaptiveWidth, Controller, FixedWidth
@@ -15,7 +15,9 @@ from .errors import UsageError
 from .loop import Limits, plan_limits, run
 from .statistics import Recorder, Statistics
 from .stops import StopFilter
-from .text import Prompt, Text
+
+if TYPE_CHECKING:
+    from .text import Prompt, Text  # not at run time: the libraries of text load beside the engines
 
 
 class Session:

@@ -7,6 +7,7 @@ import signal
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["DFLASH_COMPILE_CACHE"] = "off"  # nothing of the user's is read or written; tests of the cache have one of their own
 
 # Started by `nohup` or in a script's background, tests inherit ignored signals and would pass them on to the programs
 # they interrupt. A handler does not outlive exec, so those start with the system's default again.

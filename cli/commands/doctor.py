@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from dflash_compile.runtime.errors import ExitCode
 
@@ -22,10 +24,17 @@ class Problem:
     fix: str
 
 
-def command(console: Console) -> Report:
-    """Show versions, back-ends, memory and disk, and say what is missing. Exits with 3 when no bundle can run here."""
+def command(
+    console: Console,
+    clean_cache: Annotated[bool, typer.Option("--clean-cache", help="First remove what earlier runs keep; it is made again when it is needed.")] = False,
+) -> Report:
+    """Show versions, back-ends, memory, disk and cache, and say what is missing. Exits with 3 when no bundle can run here."""
+    from dflash_compile.runtime.cache import cache_folder, clean
+
     from ..machine import examine
 
+    if clean_cache and (folder := cache_folder()) is not None:
+        console.note(f"removed {_mib(clean(folder))} from {folder}")
     machine = examine()
     found = problems(machine)
     document = {**machine.as_dict(), "problems": [{"what": problem.what, "fix": problem.fix} for problem in found]}
@@ -60,6 +69,7 @@ def _facts(machine: Machine) -> list[str]:
         "system": f"{machine.system}, {machine.cores} cores",
         "memory": f"{_gib(machine.memory_available)} available",
         "disk": f"{_gib(machine.disk_free)} free here",
+        "cache": "off" if machine.cache.folder is None else f"{machine.cache.folder}, {_mib(machine.cache.size)}",
         **{f"back-end {name}": engine for name, engine in engines.items()},
         **{name: found or "not installed" for name, found in machine.libraries.items()},
         "demo model": "found" if machine.demo_model else "not installed",
@@ -69,3 +79,7 @@ def _facts(machine: Machine) -> list[str]:
 
 def _gib(size: int | None) -> str:
     return "unknown" if size is None else f"{size / 2**30:.1f} GiB"
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:.0f} MiB"

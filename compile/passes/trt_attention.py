@@ -10,29 +10,40 @@ import numpy as np
 import onnx_ir as ir
 
 from dflash_compile.export.ops import NO_WINDOW
+from dflash_compile.runtime.errors import IncompatibleError
 
 from .edit import Editor, Value, nodes, supersede
+from .standard import ANCHORED, SINKS
 from .static_positions import StaticPositions
 from .trt_functions import ATTENTION, DOMAIN, LOWER_RIGHT, MASKED, NO_MASK, UPDATE
 
 
 def trt_attention(model: ir.Model, positions: StaticPositions, compute: ir.DataType, folds: bool) -> bool:
     """Replace every KVAttention; with `folds`, query heads that share a key head become rows of one head."""
-    found = list(nodes(model, "KVAttention"))
+    if any(nodes(model, SINKS)):
+        raise IncompatibleError(
+            "attention sinks for TensorRT",
+            where="--backend",
+            why="its fused attention has no column that belongs to no token",
+            fix="build with --backend onnxruntime",
+        )
+    found = [*nodes(model, "KVAttention"), *nodes(model, ANCHORED)]
     for node in found:
         q, k, v, k_cache, v_cache, _ = node.inputs
         out, k_out, v_out = node.outputs
         edit = Editor(model, node)
+        anchored = node.op_type == ANCHORED
         window, causal = node.attributes["window"].as_int(), bool(node.attributes["causal"].as_int())
         scale = edit.constant(np.array(node.attributes["scale"].as_float(), np.float32))
         query = cast(edit, edit.one("Mul", [q, scale], like=q), compute)
         keys, values = (_update(edit, cache, new, positions, compute, like) for cache, new, like in ((k_cache, k, k_out), (v_cache, v, v_out)))
-        heads, kv_heads = int(out.shape[1]), int(k_out.shape[1])  # type: ignore[index, arg-type]
-        if window == NO_WINDOW and not (folds and heads != kv_heads):
+        heads, kv_heads, length = int(out.shape[1]), int(k_out.shape[1]), int(k_out.shape[2])  # type: ignore[index, arg-type]
+        groups = heads // kv_heads if folds else 1
+        if window == NO_WINDOW and groups == 1:
             attributes = {"causal_kind": LOWER_RIGHT if causal else NO_MASK, "TRT_decomposable": int(compute == ir.DataType.FLOAT)}
             attended = edit.one(ATTENTION, [query, keys, values, None, None, positions.total()], attributes, domain=DOMAIN)
         else:
-            attended = _masked(edit, query, keys, values, positions, window, causal, folds)
+            attended = _masked(edit, query, keys, values, positions.folded(length, window, causal, anchored, groups), groups)
         attended.type, attended.shape = ir.TensorType(compute), out.shape
         supersede(node.outputs, [cast(edit, attended, ir.DataType.FLOAT, like=out), keys, values])
         model.graph.remove(node, safe=True)
@@ -65,14 +76,12 @@ def _update(edit: Editor, cache: Value, new: Value, positions: StaticPositions, 
     return updated
 
 
-def _masked(edit: Editor, query: ir.Value, keys: ir.Value, values: ir.Value, positions: StaticPositions, window: int, causal: bool, folds: bool) -> ir.Value:
+def _masked(edit: Editor, query: ir.Value, keys: ir.Value, values: ir.Value, mask: ir.Value, groups: int) -> ir.Value:
     """Attention under an explicit mask. Heads h = kv * groups + g, so that folding is a change of shape and moves nothing."""
-    _, heads, rows, width = query.shape.numpy()  # type: ignore[union-attr]
-    _, kv_heads, length, _ = keys.shape.numpy()  # type: ignore[union-attr]
-    groups = heads // kv_heads if folds else 1
-    mask = positions.folded(length, window, causal, groups)
     if groups == 1:
         return _attended(edit, query, keys, values, mask)
+    _, heads, rows, width = query.shape.numpy()  # type: ignore[union-attr]
+    kv_heads = heads // groups
     folded = edit.one("Reshape", [query, edit.constant(np.array([1, kv_heads, groups * rows, width], np.int64))])
     attended = _attended(edit, folded, keys, values, mask)
     return edit.one("Reshape", [attended, edit.constant(np.array([1, heads, rows, width], np.int64))])

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Protocol, cast
 from ..errors import IncompatibleError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..bundle.read import Bundle
     from ..engines import Engines
 
@@ -33,6 +35,8 @@ class EngineOptions:
     """device family: cpu or cuda"""
     threads: int | None = None
     """None: one for every core this process may use"""
+    cache: Path | None = None
+    """a folder where forms of engines that only this machine can use may be kept; None: keep nothing"""
 
 
 class Backend(Protocol):

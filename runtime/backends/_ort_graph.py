@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from ..bundle.manifest import GraphRecord, PortRecord
 from ..errors import BundleError, IncompatibleError
-from ._ort_library import open_session
 
 _DTYPES: Mapping[str, Any] = {"float32": np.float32, "float16": np.float16, "int32": np.int32, "int64": np.int64}
 _ORT_TYPES = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(bfloat16)": "bfloat16", "tensor(int32)": "int32", "tensor(int64)": "int64"}
@@ -78,16 +77,9 @@ View = tuple[Buffer | Place, tuple[int, ...]]
 class Graph:
     """A session and its bindings."""
 
-    def __init__(self, library: Any, file: Path, record: GraphRecord, options: Any, providers: list[str]) -> None:
-        try:
-            self._session = open_session(library, file, options, providers)
-        except Exception as fault:  # the library's exceptions share no base of their own
-            raise BundleError(
-                "ONNX Runtime cannot load an engine of the bundle",
-                where=str(file),
-                why=str(fault),
-                fix="build the bundle again with this machine's onnxruntime",
-            ) from fault
+    def __init__(self, session: Any, file: Path, record: GraphRecord) -> None:
+        """`session` was opened from `file`, or from another form of it. Raises `BundleError` where its ports are not those of `record`."""
+        self._session = session
         self._bindings: dict[tuple[int, ...], tuple[Any, list[Buffer | Place]]] = {}
         self.ports = {port.name: port for port in (*record.inputs, *record.outputs)}
         self._caches = record.caches

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ..errors import IncompatibleError, UsageError
+from ..errors import BundleError, IncompatibleError, UsageError
 from . import EngineOptions, Installed
 
 INSTALL = 'pip install "dflash-compile[cpu]"'
@@ -82,6 +82,19 @@ def open_session(library: Any, file: Path, options: Any, chosen: list[str]) -> A
             raise
         options.use_per_session_threads = False
         return library.InferenceSession(str(file), options, providers=chosen)
+
+
+def open_engine(library: Any, file: Path, options: Any, chosen: list[str]) -> Any:
+    """The session of `file`, an engine of a bundle. Raises `BundleError` where ONNX Runtime cannot load it."""
+    try:
+        return open_session(library, file, options, chosen)
+    except Exception as fault:  # the library's exceptions share no base of their own
+        raise BundleError(
+            "ONNX Runtime cannot load an engine of the bundle",
+            where=str(file),
+            why=str(fault),
+            fix="build the bundle again with this machine's onnxruntime",
+        ) from fault
 
 
 def providers(library: Any, device: str) -> list[str]:

@@ -6,6 +6,7 @@ The target writes its taps where inject reads them; logits stay where they are w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from ..bundle.manifest import GraphRecord, ModelRecord
@@ -15,7 +16,8 @@ from ..engines import DrafterEngine, Engines, TargetEngine
 from ..errors import BundleError, UsageError
 from . import EngineOptions
 from ._ort_graph import Buffer, Graph
-from ._ort_library import INSTALL, choose_provider, import_library, installed, providers, session_options
+from ._ort_library import INSTALL, choose_provider, import_library, installed, open_engine, providers, session_options
+from ._ort_packed import PackedEngines
 
 __all__ = ["INSTALL", "installed", "open_engines"]
 
@@ -27,26 +29,32 @@ def open_engines(bundle: Bundle, options: EngineOptions) -> Engines:
     """Target and drafter of `bundle`. See `Backend`."""
     library = import_library()
     device, notes = choose_provider(library, options)
-    maker = _Maker(library, bundle, device, session_options(library, options.threads))
+    # What the CPU's kernels want is known only here, and nothing of it serves another device.
+    packed = PackedEngines(library, bundle, options.cache if device == "cpu" else None, options.threads)
+    maker = _Maker(library, bundle, device, options.threads, packed)
     target = _Target(maker)
-    return Engines(target, _Drafter(maker), notes)
+    return Engines(target, _Drafter(maker), (*notes, *packed.notes))
 
 
 class _Maker:
     """Makes graphs and buffers of one bundle on one device."""
 
-    def __init__(self, library: Any, bundle: Bundle, device: str, options: Any) -> None:
+    def __init__(self, library: Any, bundle: Bundle, device: str, threads: int | None, packed: PackedEngines) -> None:
         self.manifest = bundle.manifest
         self.library, self.device = library, device
         self.draft_ids = draft_token_ids(bundle)
-        self._bundle, self._options = bundle, options
+        self._bundle, self._threads, self._packed = bundle, threads, packed
 
     def graph(self, model: ModelRecord, role: str) -> Graph:
         record = self._record(model, role)
-        return Graph(self.library, self._bundle.file(record.file), record, self._options, providers(self.library, self.device))
+        file = self._bundle.file(record.file)
+        return Graph(self._packed.session(record) or self._open(file), file, record)
 
     def buffer(self, shape: tuple[int, ...], dtype: str) -> Buffer:
         return Buffer(self.library, self.device, shape, dtype)
+
+    def _open(self, file: Path) -> Any:
+        return open_engine(self.library, file, session_options(self.library, self._threads), providers(self.library, self.device))
 
     def _record(self, model: ModelRecord, role: str) -> GraphRecord:
         for graph in model.graphs:

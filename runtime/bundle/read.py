@@ -10,6 +10,7 @@ import msgspec
 from ..errors import BundleError, IncompatibleError, UsageError
 from .contract import check_contract
 from .files import MANIFEST, Verify, check_files, confine
+from .known import KnownHashes
 from .manifest import FORMAT, VERSION, Manifest
 from .requirements import check_requirements
 
@@ -35,19 +36,22 @@ class _Header(msgspec.Struct):
     version: int
 
 
-def open_bundle(path: str | Path, *, verify: Verify = "full") -> Bundle:
+def open_bundle(path: str | Path, *, verify: Verify = "full", cache: Path | None = None) -> Bundle:
     """The bundle in directory `path`, ready to be loaded.
 
-    `verify="full"` hashes every file (the default), `"size"` compares sizes only. Raises `UsageError` where there is no bundle, `IncompatibleError`
+    `verify="full"` hashes every file (the default), `"changed"` those written to since this machine hashed them last, by what it noted in the folder
+    `cache`, and `"size"` compares sizes only. Raises `UsageError` where there is no bundle, `IncompatibleError`
     for a newer format or a missing or too old library, `BundleError` for a damaged bundle. Versions come before hashes: they cost nothing.
     """
-    if verify not in ("full", "size"):
-        raise UsageError(f"verify={verify!r} is not a way to check a bundle", fix='use verify="full" or verify="size"')
+    if verify not in ("full", "changed", "size"):
+        raise UsageError(f"verify={verify!r} is not a way to check a bundle", fix='use verify="full", "changed" or "size"')
     root = Path(path)
     manifest = read_manifest(root)
     check_contract(manifest)
     notes = check_requirements(manifest.requires)
-    check_files(root, manifest.files, manifest.sizes, verify)
+    known = KnownHashes(cache, root)
+    check_files(root, manifest.files, manifest.sizes, verify, known.sha256)
+    known.keep()
     return Bundle(root, manifest, notes)
 
 

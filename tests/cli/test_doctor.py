@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
+from tiny import write_bundle
 
 from dflash_compile.cli import machine as machines
 from dflash_compile.cli.commands.doctor import problems
 from dflash_compile.cli.machine import BackendState, examine
+from dflash_compile.runtime import load
 
 HEALTHY = replace(
     examine(),
@@ -77,3 +80,19 @@ def test_this_machine_is_described():
 def test_memory_that_the_system_does_not_tell_is_unknown_not_a_crash(cli, monkeypatch):
     monkeypatch.setattr(machines, "examine", lambda: replace(HEALTHY, memory_available=None))
     assert "unknown available" in cli("doctor").out
+
+
+def test_the_cache_is_shown_and_emptied_when_asked(cli, monkeypatch, tmp_path):
+    assert cli("doctor", "--json").document["cache"] == {"folder": None, "size": 0}
+    assert re.search(r"^cache +off$", cli("doctor").out, re.MULTILINE)
+    monkeypatch.setenv("DFLASH_COMPILE_CACHE", str(tmp_path / "cache"))
+    with load(write_bundle(tmp_path / "bundle")):
+        pass
+    before = cli("doctor", "--json").document["cache"]
+    assert before["folder"] == str(tmp_path / "cache")
+    assert before["size"] > 10_000
+    assert f"{tmp_path / 'cache'}, 0 MiB" in cli("doctor").out
+    cleaned = cli("doctor", "--clean-cache", "--json")
+    assert cleaned.document["cache"]["size"] < 1000
+    assert "removed" in cleaned.err
+    assert list((tmp_path / "cache").glob("engines")) == []

@@ -14,13 +14,15 @@ class LlamaCpp:
     """Variants are GGUF types."""
 
     VARIANTS: ClassVar = ("Q4_0", "Q4_1", "Q8_0")
-    INSTALL: ClassVar = "CMAKE_ARGS=-DGGML_NATIVE=ON pip install --no-binary llama-cpp-python llama-cpp-python"
+    INSTALL: ClassVar = "pip install --no-binary llama-cpp-python llama-cpp-python (compiles it for this processor)"
 
     def __init__(self, setup: Setup) -> None:
         import llama_cpp
 
         self._library: Any = llama_cpp
         self.version = llama_cpp.__version__
+        self._silence = llama_cpp.llama_log_callback(lambda *_: None)  # it would be freed, and called, without a name
+        llama_cpp.llama_log_set(self._silence, None)
         llama_cpp.llama_backend_init()
         file = gguf_form(setup.model, setup.work, setup.variant)
         self.weights = setup.variant + (f", quantised again from {setup.model.name}" if file != setup.model else ", as it is")
@@ -28,8 +30,7 @@ class LlamaCpp:
         if not self._model:
             raise RuntimeError(f"llama.cpp cannot load {file}")
         options = llama_cpp.llama_context_default_params()
-        options.n_ctx = setup.context
-        options.n_batch = options.n_ubatch = min(setup.context, 512)
+        options.n_ctx = options.n_batch = setup.context
         options.n_threads = options.n_threads_batch = setup.threads
         self._context = llama_cpp.llama_init_from_model(self._model, options)
         self._vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self._model))

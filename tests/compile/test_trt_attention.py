@@ -1,0 +1,79 @@
+"""One attention at a time in TensorRT's operators, run by ONNX Runtime: every kind of mask, grouped heads folded or not, against torch."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import pytest
+import torch
+from forms import quiet
+
+from dflash_compile.compile.passes.edit import tidy
+from dflash_compile.compile.passes.static_positions import StaticPositions
+from dflash_compile.compile.passes.trt_attention import trt_attention, trt_writes
+from dflash_compile.compile.passes.trt_functions import add_functions
+from dflash_compile.compile.semantics import DOMAIN
+from dflash_compile.compile.tensorrt.lint import lint
+from dflash_compile.export.ops import kv_attention, kv_write
+from dflash_compile.runtime.errors import IncompatibleError
+
+HEADS, KV, ROWS, LENGTH, WIDTH = 6, 2, 4, 24, 8
+SHAPES = {"q": (1, HEADS, ROWS, WIDTH)} | dict.fromkeys(("k", "v"), (1, KV, ROWS, WIDTH)) | dict.fromkeys(("k_cache", "v_cache"), (1, KV, LENGTH, WIDTH))
+
+
+def model(op: str, inputs: tuple[str, ...], outputs: dict[str, tuple[int, ...]], **attributes: float) -> ir.Model:
+    """A graph of one semantic node."""
+    float32, int32 = ir.TensorType(ir.DataType.FLOAT), ir.TensorType(ir.DataType.INT32)
+    tokens = ir.Value(name="tokens", type=int32, shape=ir.Shape([1, ROWS]))
+    ports = {name: ir.Value(name=name, type=float32, shape=ir.Shape(SHAPES.get(name, (HEADS,)))) for name in inputs if name != "position"}
+    ports["position"] = ir.Value(name="position", type=int32, shape=ir.Shape([1]))
+    node = ir.node(op, [ports[name] for name in inputs], attributes, domain=DOMAIN, num_outputs=len(outputs), name="attend")
+    for value, (name, shape) in zip(node.outputs, outputs.items(), strict=True):
+        value.name, value.type, value.shape = name, float32, ir.Shape(shape)
+    graph = ir.Graph([tokens, *ports.values()], list(node.outputs), nodes=[node], opset_imports={"": 24}, name="one")
+    return ir.Model(graph, ir_version=10)
+
+
+def run(found: ir.Model, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    tidy(found)
+    add_functions(found)
+    assert lint(found) == []
+    session = onnxruntime.InferenceSession(ir.to_proto(found).SerializeToString(), quiet())
+    outputs: list[np.ndarray] = session.run(None, feeds | {"tokens": np.zeros((1, ROWS), np.int32)})
+    return outputs
+
+
+def values(position: int) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(position)
+    return {name: generator.standard_normal(shape, dtype=np.float32) for name, shape in SHAPES.items()} | {"position": np.array([position], np.int32)}
+
+
+ATTENDED = {"out": SHAPES["q"], "ko": SHAPES["k_cache"], "vo": SHAPES["v_cache"]}
+
+
+@pytest.mark.parametrize("folds", [False, True])
+@pytest.mark.parametrize(("window", "causal", "anchored"), [(0, True, False), (0, False, False), (5, True, False), (5, False, False), (5, False, True)])
+def test_attention_is_the_semantic_operator_s(window: int, causal: bool, anchored: bool, folds: bool) -> None:
+    op = "KVAnchoredAttention" if anchored else "KVAttention"
+    for position in (0, 3, LENGTH - ROWS):
+        found = model(op, (*SHAPES, "position"), ATTENDED, scale=0.3, window=window, causal=int(causal))
+        trt_attention(found, StaticPositions(found), ir.DataType.FLOAT, folds)
+        feeds = values(position)
+        expected = kv_attention(*(torch.from_numpy(feeds[name]) for name in (*SHAPES, "position")), 0.3, window, causal, anchored)
+        for real, wanted in zip(run(found, feeds), expected, strict=True):
+            np.testing.assert_allclose(real, wanted.numpy(), atol=2e-5)
+
+
+def test_a_write_is_the_semantic_operator_s() -> None:
+    found = model("KVWrite", ("k", "k_cache", "position"), {"ko": SHAPES["k_cache"]})
+    trt_writes(found, StaticPositions(found), ir.DataType.FLOAT)
+    feeds = {name: value for name, value in values(7).items() if name in ("k", "k_cache", "position")}
+    (written,) = run(found, feeds)
+    np.testing.assert_array_equal(written, kv_write(*(torch.from_numpy(feeds[name]) for name in ("k", "k_cache", "position"))).numpy())
+
+
+def test_attention_sinks_are_refused_with_the_reason() -> None:
+    found = model("KVSinkAttention", (*SHAPES, "position", "sinks"), ATTENDED, scale=0.3, window=0, causal=1)
+    with pytest.raises(IncompatibleError, match="sinks"):
+        trt_attention(found, StaticPositions(found), ir.DataType.FLOAT, folds=False)
