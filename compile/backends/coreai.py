@@ -87,7 +87,7 @@ def prepare(models: Models, options: BuildOptions, progress: Progress, owners: C
 
 def _bytes(graphs: Collection[Stateful]) -> int:
     """Of the weights that one of the graphs reads, in float32, once."""
-    sizes = {ref: graph.program.state_dict[name].numel() for graph in graphs for name, ref in graph.weights.items()}
+    sizes = {ref: int(graph.program.state_dict[name].numel()) for graph in graphs for name, ref in graph.weights.items()}
     return 4 * sum(sizes.values())
 
 
