@@ -50,6 +50,9 @@ def main(words: list[str]) -> int:
     except DFlashError as error:
         print(f"error: {error}", file=sys.stderr)
         return int(error.exit_code)
+    except LeftOutError as fault:  # one that cannot be left out: a bundle
+        print(f"error: {fault}", file=sys.stderr)
+        return 1
 
 
 def parse(words: list[str]) -> argparse.Namespace:
@@ -108,6 +111,8 @@ def run(given: argparse.Namespace) -> int:
     left_out += failed
     engines = [engine for engine in engines if engine.name not in {fault.name for fault in failed}]
     drafting = [engine.name for (_, way), engine in ours.items() if way == DFLASH]
+    if all(engine.name in drafting for engine in engines):
+        raise failed[0]
     suites = figures(turns, questions, [engine.name for engine in engines], drafting)
     if given.json:
         print(json.dumps(document(given, machine, engines, suites, left_out)))

@@ -156,6 +156,16 @@ def test_engines_that_fail_are_named_and_the_others_go_on(tmp_path):
     assert "faulty" not in done.stdout.split("left out")[0]
 
 
+def test_a_bundle_that_cannot_run_ends_it(tmp_path):
+    bundle = write_bundle(tmp_path / "damaged")
+    graph = bundle / "target" / "target.onnx"
+    graph.write_bytes(bytes(graph.stat().st_size))
+    _, done = run(tmp_path, "--bundle", bundle, "--peer", "steady")
+    assert done.returncode == 1
+    assert "error: damaged plain: BundleError" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [(("--peer", "steddy"), "unknown steddy; known: absent, faulty, steady"), (("--threads", 0), "--threads"), (("--new-tokens", 7), "at least 8")],
