@@ -5,7 +5,7 @@ Knows how transformers dispatches attention; knows no model family.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +19,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from .experts import dense_experts
 from .families import Family, Norm
 from .ops import NO_WINDOW, kv_attention, rms_norm, rotary
+from .ring_ops import kv_ring_attention
 
 # transformers looks for a kernel package when the name contains "flash", and makes no mask for a name it has no mask function for.
 ATTENTION = "kv_semantic"
@@ -32,6 +33,8 @@ class Pass:
     position: torch.Tensor
     pick: torch.Tensor
     caches: list[torch.Tensor]
+    rings: Collection[int] = ()
+    """layers whose caches are rings"""
     taps: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def attend(
@@ -39,7 +42,8 @@ class Pass:
     ) -> torch.Tensor:
         """Attention of `layer`, whose entries in `caches` are replaced. Shapes as in `ops.kv_attention`."""
         k_cache, v_cache = self.caches[2 * layer : 2 * layer + 2]
-        out, *updated = kv_attention(q, k, v, k_cache, v_cache, self.position, scale, window, True, **({} if sinks is None else {"sinks": sinks}))
+        attention = kv_ring_attention if layer in self.rings else kv_attention
+        out, *updated = attention(q, k, v, k_cache, v_cache, self.position, scale, window, True, **({} if sinks is None else {"sinks": sinks}))
         self.caches[2 * layer : 2 * layer + 2] = updated
         return out  # type: ignore[no-any-return]
 

@@ -22,7 +22,8 @@ from ..models import Models
 from ..options import BuildOptions
 from ..precision import PRECISIONS, precision_of
 from ..progress import Note, Progress
-from ..records import graph_record
+from ..records import graph_record, ringed
+from ..widths import widest
 
 __all__ = ["ARCHITECTURES", "DEPLOYMENT_TARGETS", "PRECISIONS", "check_options", "prepare", "requires"]
 
@@ -76,7 +77,7 @@ class _Prepared:
             path = directory / engine.file
             path.parent.mkdir(exist_ok=True)
             bind(engine.lowered, self.models.sources, path.parent, path.name, advance)
-            records[engine.owner].append(graph_record(engine.signature, engine.file))
+            records[engine.owner].append(ringed(graph_record(engine.signature, engine.file), self.models.context, widest(self.models.block)))
         return records
 
     def check(self, directory: Path, progress: Progress, note: Note) -> None:
@@ -112,11 +113,11 @@ def requires(_models: Models, _options: BuildOptions) -> RequirementRecord:
 
 def prepare(models: Models, options: BuildOptions, progress: Progress, owners: Collection[Owner] = OWNERS) -> _Prepared:
     """Trace and lower target, inject and draft, as far as they belong to `owners`, with free row counts."""
-    target, context = models.target.spec, models.context
+    target, context, wide = models.target.spec, models.context, widest(models.block)
     traces: tuple[tuple[Owner, Callable[[], Graph]], ...] = (
-        ("target", lambda: trace_target(models.target, models.pairing.drafter.taps, context)),
-        ("drafter", lambda: trace_inject(models.drafter, target, context)),
-        ("drafter", lambda: trace_draft(models.drafter, target, context, refine=options.refine)),
+        ("target", lambda: trace_target(models.target, models.pairing.drafter.taps, context, widest=wide)),
+        ("drafter", lambda: trace_inject(models.drafter, target, context, widest=wide)),
+        ("drafter", lambda: trace_draft(models.drafter, target, context, refine=options.refine, widest=wide)),
     )
     wanted = [(owner, trace) for owner, trace in traces if owner in owners]
     engines: list[_Engine] = []
