@@ -97,6 +97,7 @@ def measure(engines: dict[str, Engine], rows: int, position: int, repeats: int) 
 
 
 def main() -> None:
+    """Print the size of both caches, then a line for each position and width."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--window", type=int, default=2048)

@@ -55,7 +55,7 @@ def as_document(plan: Plan, memory: Memory) -> dict[str, Any]:
         "target": {**asdict(outline.spec), "windows": list(outline.windows), "notes": list(outline.notes)},
         "drafter": None if plan.drafter is None else asdict(plan.drafter),
         "block": plan.block,
-        "experts": plan.experts,
+        "experts": dict(plan.experts),
         "roles": [asdict(role) for role in plan.roles],
         "weights": [asdict(weights) for weights in plan.weights],
         "contexts": [asdict(needs) for needs in plan.needs],
@@ -74,7 +74,7 @@ def tables(plan: Plan, memory: Memory) -> list[Any]:
     if plan.drafter is not None:
         d = plan.drafter
         lines.append(f"drafter {d.name} ({d.dialect}): {d.layers} layers, taps {', '.join(map(str, d.taps))}, blocks of {plan.block}")
-    lines += [f"experts: {plan.experts}"] if plan.experts else []
+    lines += [f"experts at {name}: {form}" for name, form in plan.experts.items()]
     lines += [f"note: {note}" for note in plan.target.notes]
     where = memory.source if memory.bytes is None else f"{_gib(memory.bytes)} GiB ({memory.source})"
     verdict = f"Totals count {_gib(plan.buffers)} GiB of buffers and half a GiB for everything else; ✓ fits {where}, ✗ does not."

@@ -16,11 +16,13 @@ from dflash_compile.export.spec import DrafterSpec, TargetSpec
 from dflash_compile.export.trace import EXACT
 
 from .encoding import Encoding, Floats, Shape
+from .experts import ExpertBlocks, expert_blocks
 from .precision import Precision
 
 FLOAT = 4
 """bytes"""
 _TABLES = (".predecessor_codebook", ".successor_codebook")
+_EXPERTS = (".experts.gate_up_proj", ".experts.down_proj")
 _INJECTED = ("fc.", "hidden_norm.")
 _CONTEXT = (".k_proj.", ".v_proj.", ".k_norm.")
 """of every draft layer, in both of the drafter's graphs"""
@@ -30,7 +32,16 @@ def target_bytes(outline: TargetOutline, precision: Precision) -> int:
     """Of the target's engine. A tied head is stored beside the embedding where it has another precision."""
     weights = {name: shape for name, shape in outline.shapes.items() if name not in (EMBEDDING, HEAD)}
     table = outline.shapes[EMBEDDING]
-    return _graph(weights, precision) + _ends(table, outline.shapes.get(HEAD, table), precision, outline.spec.tied)
+    blocks = sparse_blocks(outline, precision)
+    experts = {name: shape for name, shape in weights.items() if blocks is not None and name.endswith(_EXPERTS)}
+    rest = {name: shape for name, shape in weights.items() if name not in experts}
+    mixtures = 0 if blocks is None else sum(_stored(blocks, shape) for shape in experts.values())
+    return mixtures + _graph(rest, precision) + _ends(table, outline.shapes.get(HEAD, table), precision, outline.spec.tied)
+
+
+def sparse_blocks(outline: TargetOutline, precision: Precision) -> ExpertBlocks | None:
+    """How experts are stored that run in the sparse form; None for those that do not."""
+    return expert_blocks(outline.config, precision) if outline.sparse_experts else None
 
 
 def drafter_bytes(spec: DrafterSpec, target: TargetSpec, precision: Precision) -> int:

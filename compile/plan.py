@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dflash_compile.export.outline import TargetOutline
@@ -12,7 +12,7 @@ from dflash_compile.export.windows import cache_rows, draft_cache_rows
 from dflash_compile.runtime.errors import PairingError, UsageError
 
 from .experts import form_of
-from .footprint import FLOAT, cache_bytes, drafter_bytes, table_bytes, target_bytes
+from .footprint import FLOAT, cache_bytes, drafter_bytes, sparse_blocks, table_bytes, target_bytes
 from .precision import PRECISIONS
 from .widths import PREFILL, widest
 
@@ -60,8 +60,8 @@ class Plan:
     target: TargetOutline
     drafter: DrafterSpec | None
     block: int
-    experts: str | None
-    """how mixtures of experts run; None where there are none"""
+    experts: Mapping[str, str]
+    """how mixtures of experts run, by precision; empty where there are none"""
     roles: tuple[Role, ...]
     weights: tuple[Weights, ...]
     needs: tuple[Needs, ...]
@@ -89,7 +89,7 @@ def plan(target: TargetOutline, drafter: DrafterSpec | None, contexts: Sequence[
         target,
         drafter,
         rows,
-        form_of(spec),
+        _forms(target),
         _roles(drafter, rows),
         tuple(
             Weights(name, target_bytes(target, precision), 0 if drafter is None else drafter_bytes(drafter, spec, precision))
@@ -98,6 +98,12 @@ def plan(target: TargetOutline, drafter: DrafterSpec | None, contexts: Sequence[
         tuple(_needs(target, drafter, context, rows) for context in contexts),
         _buffers(target, drafter, rows),
     )
+
+
+def _forms(target: TargetOutline) -> dict[str, str]:
+    spec = target.spec
+    found = {name: form_of(spec.experts, spec.experts_used, sparse_blocks(target, precision)) for name, precision in PRECISIONS.items()}
+    return {name: form for name, form in found.items() if form}
 
 
 def _check_pair(target: TargetOutline, drafter: DrafterSpec) -> None:

@@ -13,6 +13,7 @@ import torch
 from dflash_compile.runtime.errors import CheckpointError
 
 from .dflash_v2 import draft_module
+from .experts import has_sparse_form
 from .families import family_of
 from .opening import open_drafter, open_target
 from .references import locate
@@ -37,8 +38,12 @@ class TargetOutline:
     """of every parameter; a tied head is not among them"""
     windows: tuple[int | None, ...]
     """per layer: sliding window in tokens, or None for full attention"""
+    config: Any
+    """transformers' configuration of the text decoder"""
     rotary_kinds: int
     """kinds of layers that turn by tables of their own"""
+    sparse_experts: bool = False
+    """its mixtures of experts, if it has any, have a sparse form"""
     notes: tuple[str, ...] = ()
 
 
@@ -61,7 +66,12 @@ def outline_target(reference: str | Path) -> TargetOutline:
 def _outline(spec: TargetSpec, config: Any, notes: tuple[str, ...]) -> TargetOutline:
     model = built_without_memory(family_of(spec.family), config, spec.name)
     kinds = rotary_kinds(type(model.get_decoder().rotary_emb), config)
-    return TargetOutline(spec, shapes_of(model, config), layer_windows(model), kinds, notes)
+    return TargetOutline(spec, shapes_of(model, config), layer_windows(model), config, kinds, _sparse(model), notes)
+
+
+def _sparse(model: Any) -> bool:
+    mixtures = [module for module in model.modules() if hasattr(module, "has_post_expert_norm")]
+    return bool(mixtures) and all(map(has_sparse_form, mixtures))
 
 
 def outline_drafter(reference: str | Path) -> DrafterSpec:

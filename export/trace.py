@@ -37,12 +37,20 @@ EXACT = ("fc.weight", "hidden_norm.weight")
 
 
 def trace_target(
-    checkpoint: TargetCheckpoint, taps: Sequence[int], context: int, rows: int | None = None, picked: int | None = None, widest: int | None = None
+    checkpoint: TargetCheckpoint,
+    taps: Sequence[int],
+    context: int,
+    rows: int | None = None,
+    picked: int | None = None,
+    *,
+    widest: int | None = None,
+    sparse: bool = False,
 ) -> Graph:
     """The target in verification mode, over a cache of `context` rows.
 
     `rows` is the static width, or None for a free one; `picked` that of `pick`, as many where it is not given. With `widest`, the most rows of one call,
-    layers with a window keep rings where those are shorter. Raises `IncompatibleError` for a family that has no file in `families/`.
+    layers with a window keep rings where those pay; `sparse` experts are one operator each. Raises `IncompatibleError` for a family that has no file in
+    `families/`.
     """
     spec = checkpoint.spec
     family = family_of(spec.family)
@@ -54,7 +62,7 @@ def trace_target(
     lengths = cache_rows(layer_windows(model), context, widest)
     signature = target_signature(spec.layers, spec.kv_heads, spec.head_dim, lengths, spec.vocab, len(taps) * spec.hidden, *widths)
     tables = rotary_tables(type(model.get_decoder().rotary_emb), checkpoint.config, context)
-    with hooked(model, family, taps) as hooks, torch.no_grad():
+    with hooked(model, family, taps, sparse) as hooks, torch.no_grad():
         module = VerificationTarget(model, hooks, taps, {name: fake.from_tensor(table) for name, table in tables.items()}, _rings(lengths, context))
         program = _export(module, signature, fake)
     return _graph(signature, program, tables | dict(family.constants(checkpoint.config)), lambda name: target_weight(spec, name.removeprefix("model.")))

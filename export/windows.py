@@ -18,7 +18,9 @@ def layer_windows(model: Any) -> tuple[int | None, ...]:
 
 
 def ring_rows(window: int | None, context: int, widest: int | None) -> int:
-    """Cache rows of a layer: a ring of window + `widest` rows where that is less than `context`.
+    """Cache rows of a layer: a ring of window + `widest` rows where that is at most half of `context`.
+
+    While a text is shorter than the window a ring costs more time than a whole cache, whose later rows nobody looks at; past it, less.
 
     `widest` is the most rows of one call, None where rings are not wanted. So many rows are enough: a call of S rows at position p reads from
     p - window + 1 on and has written up to p + S - 1, and a call that was taken back wrote at most `widest` rows past a position that is no longer
@@ -27,7 +29,7 @@ def ring_rows(window: int | None, context: int, widest: int | None) -> int:
     if window is None or widest is None:
         return context
     rows = -(-(window + widest) // ROUND) * ROUND
-    return rows if rows < context else context
+    return rows if 2 * rows <= context else context
 
 
 def cache_rows(windows: Sequence[int | None], context: int, widest: int | None) -> tuple[int, ...]:

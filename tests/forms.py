@@ -94,11 +94,11 @@ def _rings(signature: Signature, context: int) -> list[int]:
 
 
 @contextmanager
-def torch_target(checkpoint: TargetCheckpoint, signature: Signature, taps: tuple[int, ...], context: int) -> Iterator[Call]:
+def torch_target(checkpoint: TargetCheckpoint, signature: Signature, taps: tuple[int, ...], context: int, sparse: bool = False) -> Iterator[Call]:
     """The module that is traced, run eagerly with real weights."""
     model = load_target(checkpoint)
     tables = rotary_tables(type(model.get_decoder().rotary_emb), checkpoint.config, context)
-    with hooked(model, family_of(checkpoint.spec.family), taps) as hooks:
+    with hooked(model, family_of(checkpoint.spec.family), taps, sparse) as hooks:
         yield module_call(VerificationTarget(model, hooks, taps, tables, _rings(signature, context)), signature)
 
 

@@ -10,6 +10,7 @@ from ..passes import rings, standard
 from ..passes.edit import tidy
 from ..passes.linear import linear
 from ..passes.ort_attention import group_query_attention
+from ..passes.ort_experts import quantised_experts
 from ..passes.ort_norms import simplified_norms, skip_norms
 from ..passes.ort_weights import weighted_embeddings, weighted_linears
 from ..passes.positions import Positions
@@ -29,6 +30,7 @@ def lower(graph: Graph, precision: Precision) -> Lowered:
     simplified_norms(model)
     weighted_linears(model, payloads, precision)
     weighted_embeddings(model, payloads, precision)
+    quantised_experts(model, payloads, precision)
     standard.standard_rotary(model, positions)
     standard.standard_attention(model, positions)
     standard.standard_writes(model, positions)

@@ -119,7 +119,9 @@ def test_a_quantised_configuration_is_planned_with_a_remark() -> None:
     assert outline.windows == (128, None) * 12
     assert "quantised" in outline.notes[0]
     assert 20e9 < sum(_product(shape) for shape in outline.shapes.values()) < 22e9
-    assert "32 experts" in str(plan(outline, None, [8192]).experts)
+    forms = plan(outline, None, [8192]).experts
+    assert "only the 4 that a token chooses" in forms["int8"]
+    assert "all 32 experts" in forms["fp32"]
 
 
 def test_what_cannot_be_planned(tmp_path: Path) -> None:

@@ -77,9 +77,9 @@ def test_only_windowed_layers_have_rings(target: TargetCheckpoint, graph: Graph)
     assert rows == {RING, CONTEXT}
 
 
-def test_a_ring_is_a_multiple_of_64_rows_and_only_there_where_it_is_shorter() -> None:
+def test_a_ring_is_a_multiple_of_64_rows_and_only_there_where_it_is_half_as_long() -> None:
     assert cache_rows((None, 40, 48, 49, 2048), CONTEXT, WIDEST) == (CONTEXT, 64, 64, 128, CONTEXT)
-    assert cache_rows((None, 40), RING, WIDEST) == (RING, RING)
+    assert cache_rows((None, 40), 2 * RING - 1, WIDEST) == (2 * RING - 1, 2 * RING - 1)
     assert cache_rows((None, 40), CONTEXT, None) == (CONTEXT, CONTEXT)
 
 
