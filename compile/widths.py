@@ -8,4 +8,4 @@ PREFILL = 64
 
 def widest(block: int) -> int:
     """Most rows of one call, where blocks have `block` rows."""
-    return max(PREFILL, block)
+    return max(PREFILL, block + block % 2)

@@ -26,7 +26,7 @@ class Taps:
 class TargetEngine(ABC):
     """The target in verification mode: any number of rows at any position, logits in, choices out."""
 
-    def __init__(self, *, context: int, vocab: int, widest: int, exact_width: int) -> None:
+    def __init__(self, *, context: int, vocab: int, widest: int, exact_width: int, multiple: int = 1) -> None:
         self.context = context
         """rows of the cache"""
         self.vocab = vocab
@@ -34,6 +34,8 @@ class TargetEngine(ABC):
         """most rows of one call"""
         self.exact_width = exact_width
         """fewest rows of one call: narrower calls are padded, because one row may run another kernel and round otherwise"""
+        self.multiple = multiple
+        """blocks are padded to a multiple of so many rows: those that are left over may run another kernel too"""
         self._rows = 0
 
     @final
@@ -49,7 +51,7 @@ class TargetEngine(ABC):
 
         The taps of this call go behind the first `keep` rows of those before, so that several calls can be injected as one.
         """
-        rows = self._padded(block, position)
+        rows = self._padded(block, position, self.multiple)
         if not 0 <= keep <= min(self._rows, self.widest - len(rows)):
             raise UsageError(f"{keep} rows of taps to keep", why=f"{self._rows} are there, and {self.widest} fit with the {len(rows)} of this call")
         choices = self._verify_impl(rows, position, keep)
@@ -58,7 +60,11 @@ class TargetEngine(ABC):
 
     def room(self, keep: int, rows: int) -> bool:
         """Whether a call of `rows` can keep the taps of `keep` rows before it."""
-        return keep + max(rows, self.exact_width) <= self.widest
+        return keep + self._computed(rows, self.multiple) <= self.widest
+
+    def fitting(self, rows: int) -> int:
+        """The widest block where the cache has `rows` left."""
+        return rows // self.multiple * self.multiple or rows
 
     @property
     def taps(self) -> Taps:
@@ -79,13 +85,17 @@ class TargetEngine(ABC):
     @abstractmethod
     def _taps_impl(self) -> Any: ...
 
-    def _padded(self, tokens: Sequence[int], position: int) -> Sequence[int]:
-        """`tokens`, made up to `exact_width` rows. The added rows are past every real one, so no real row sees them."""
+    def _computed(self, rows: int, multiple: int) -> int:
+        """How many rows a call of `rows` has, with its padding."""
+        return max(-(-rows // multiple) * multiple, self.exact_width)
+
+    def _padded(self, tokens: Sequence[int], position: int, multiple: int = 1) -> Sequence[int]:
+        """`tokens`, made up to `exact_width` rows and a multiple. The added rows are past every real one, so no real row sees them."""
         if not 1 <= len(tokens) <= self.widest:
             raise UsageError(f"{len(tokens)} rows in one call of the target", why=f"it takes 1 to {self.widest}", fix="split the rows over several calls")
-        missing = self.exact_width - len(tokens)
-        _check_fits(position, max(len(tokens), self.exact_width), self.context)
-        return [*tokens, *[tokens[-1]] * missing] if missing > 0 else tokens
+        rows = self._computed(len(tokens), multiple)
+        _check_fits(position, rows, self.context)
+        return [*tokens, *[tokens[-1]] * (rows - len(tokens))] if rows > len(tokens) else tokens
 
 
 class DrafterEngine(ABC):

@@ -122,7 +122,7 @@ class _Cycles:
     def next(self, anchor: int) -> list[int]:
         """Tokens that follow `anchor`, at least one; as many cache rows as tokens are committed."""
         began = perf_counter()
-        room = self.target.context - self.position
+        room = self.target.fitting(self.target.context - self.position)
         width = PLAIN if self.drafter is None else self.controller.width(min(self.drafter.block, room))
         if self.drafter is not None and self.cycle is not None and width == self.cycle.block:
             return self._on_device(self.drafter, self.cycle, anchor, began)

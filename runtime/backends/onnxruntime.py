@@ -74,8 +74,9 @@ class _Target(TargetEngine):
         manifest = maker.manifest
         block, narrowest = manifest.pairing.block, manifest.requires.exact_width
         self._graph: Graph | None = maker.graph(manifest.target, "target")
-        widest = self._graph.narrowed(max(min(_CHUNK, manifest.context), block))
-        super().__init__(context=manifest.context, vocab=manifest.target.vocab, widest=widest, exact_width=narrowest)
+        multiple = manifest.requires.multiple
+        widest = self._graph.narrowed(max(min(_CHUNK, manifest.context), -(-block // multiple) * multiple))
+        super().__init__(context=manifest.context, vocab=manifest.target.vocab, widest=widest, exact_width=narrowest, multiple=multiple)
         ports = self._graph.ports
         self._width = _size(ports["taps"].shape[2])
         self._caches = self._graph.cache_buffers(maker.library, maker.device)

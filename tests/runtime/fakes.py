@@ -25,10 +25,11 @@ def continuation(prompt: Sequence[int], count: int) -> list[int]:
 
 
 class FakeTarget(TargetEngine):
-    def __init__(self, context: int = 64, exact_width: int = 2, widest: int = 16) -> None:
-        super().__init__(context=context, vocab=VOCAB, widest=widest, exact_width=exact_width)
+    def __init__(self, context: int = 64, exact_width: int = 2, widest: int = 16, multiple: int = 1) -> None:
+        super().__init__(context=context, vocab=VOCAB, widest=widest, exact_width=exact_width, multiple=multiple)
         self.cache = [-1] * context
         self.widths: list[int] = []
+        self.blocks: list[int] = []
         self._last: tuple[int, list[int]] = (0, [])
 
     def close(self) -> None:
@@ -47,6 +48,7 @@ class FakeTarget(TargetEngine):
 
     def _verify_impl(self, block: Sequence[int], position: int, keep: int) -> Sequence[int]:
         start, tokens = self._last
+        self.blocks.append(len(block))
         choices = self._write(block, position)
         if keep:
             assert start + keep == position, "kept taps do not join those of this call"
