@@ -13,12 +13,12 @@ from dflash_compile.export.ops import NO_WINDOW
 from dflash_compile.runtime.errors import IncompatibleError
 
 from .edit import Editor, Value, nodes, supersede
+from .positions import Positions
 from .standard import ANCHORED, SINKS
-from .static_positions import StaticPositions
 from .trt_functions import ATTENTION, DOMAIN, LOWER_RIGHT, MASKED, NO_MASK, UPDATE
 
 
-def trt_attention(model: ir.Model, positions: StaticPositions, compute: ir.DataType, folds: bool) -> bool:
+def trt_attention(model: ir.Model, positions: Positions, compute: ir.DataType, folds: bool) -> bool:
     """Replace every KVAttention; with `folds`, query heads that share a key head become rows of one head."""
     if any(nodes(model, SINKS)):
         raise IncompatibleError(
@@ -50,7 +50,7 @@ def trt_attention(model: ir.Model, positions: StaticPositions, compute: ir.DataT
     return bool(found)
 
 
-def trt_writes(model: ir.Model, positions: StaticPositions, compute: ir.DataType) -> bool:
+def trt_writes(model: ir.Model, positions: Positions, compute: ir.DataType) -> bool:
     """Replace every KVWrite."""
     found = list(nodes(model, "KVWrite"))
     for node in found:
@@ -70,7 +70,7 @@ def cast(edit: Editor, value: Value, dtype: ir.DataType, like: Value = None) -> 
     return done
 
 
-def _update(edit: Editor, cache: Value, new: Value, positions: StaticPositions, compute: ir.DataType, like: ir.Value) -> ir.Value:
+def _update(edit: Editor, cache: Value, new: Value, positions: Positions, compute: ir.DataType, like: ir.Value) -> ir.Value:
     updated = edit.one(UPDATE, [cache, cast(edit, new, compute), positions.position], domain=DOMAIN, like=like)
     updated.type = ir.TensorType(compute)
     return updated
@@ -80,11 +80,10 @@ def _masked(edit: Editor, query: ir.Value, keys: ir.Value, values: ir.Value, mas
     """Attention under an explicit mask. Heads h = kv * groups + g, so that folding is a change of shape and moves nothing."""
     if groups == 1:
         return _attended(edit, query, keys, values, mask)
-    _, heads, rows, width = query.shape.numpy()  # type: ignore[union-attr]
-    kv_heads = heads // groups
-    folded = edit.one("Reshape", [query, edit.constant(np.array([1, kv_heads, groups * rows, width], np.int64))])
+    _, heads, _, width = query.shape  # type: ignore[misc]
+    folded = edit.one("Reshape", [query, edit.constant(np.array([1, heads // groups, -1, width], np.int64))])
     attended = _attended(edit, folded, keys, values, mask)
-    return edit.one("Reshape", [attended, edit.constant(np.array([1, heads, rows, width], np.int64))])
+    return edit.one("Reshape", [attended, edit.constant(np.array([1, heads, -1, width], np.int64))])
 
 
 def _attended(edit: Editor, query: ir.Value, keys: ir.Value, values: ir.Value, mask: ir.Value) -> ir.Value:

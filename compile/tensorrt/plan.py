@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import mmap
 import re
+from itertools import islice
 from pathlib import Path
 
 from dflash_compile.runtime.bundle.manifest import PlanRecord
@@ -24,11 +25,11 @@ _MOST = 64 << 20
 """the program's text comes first; weights behind it are not read"""
 
 
-def inspect_plan(path: Path, cache: tuple[int, ...] | None) -> PlanRecord:
-    """Figures of the plan at `path`; `cache` is the shape of each of its caches, None where it has none."""
+def inspect_plan(path: Path, cache: tuple[int, ...] | None, number: int = 0) -> PlanRecord:
+    """Figures of the plan at `path`, of its program `number`; `cache` is the shape of each of its caches, None where it has none."""
     size = path.stat().st_size
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as plan:
-        start = _PROGRAM.search(plan)
+        start = next(islice(_PROGRAM.finditer(plan), number, None), None)
         main = _MAIN.search(plan, start.start()) if start else None
         if start is None or main is None:
             return PlanRecord(bytes=size)

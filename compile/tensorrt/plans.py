@@ -35,6 +35,8 @@ class Request:
     attentions: int
     """layers that attend, to be found again in the network"""
     mark_queries: bool
+    profiles: tuple[dict[str, tuple[int, ...]], ...] = ()
+    """for each width of an engine of several, the shapes of the inputs that depend on it"""
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ def build(trt: Any, request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     queries = mark_queries(trt, network) if request["mark_queries"] else []
     config, monitor = _config(trt, builder, request["arch"]), _monitor(trt, channel)
     config.progress_monitor = monitor
+    _add_profiles(builder, config, request["profiles"])
     started = time.perf_counter()
     with Path(request["plan"]).open("wb") as file:
         if not builder.build_serialized_network_to_stream(network, config, _writer(trt, file)):
@@ -56,6 +57,15 @@ def _config(trt: Any, builder: Any, arch: str) -> Any:
     elif _own_arch() != arch:
         raise Fault(f"this TensorRT compiles for the GPU it runs on, which is {_own_arch()}, not {arch}")
     return config
+
+
+def _add_profiles(builder: Any, config: Any, profiles: list[dict[str, list[int]]]) -> None:
+    """A program for each, every size of it fixed; they share the weights, which are in the plan once."""
+    for shapes in profiles:
+        profile = builder.create_optimization_profile()
+        for name, shape in shapes.items():
+            profile.set_shape(name, shape, shape, shape)
+        config.add_optimization_profile(profile)
 
 
 def _peak_bytes() -> int | None:

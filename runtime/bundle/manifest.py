@@ -59,6 +59,8 @@ class GraphRecord(_Record, frozen=True, kw_only=True):
     """its entry point, where the engine has several"""
     arch: str | None = None
     """the GPU architecture it was compiled for; None where the engine runs on any"""
+    profile: int | None = None
+    """which of the engine's widths this is, where it was compiled for several; None where it has one"""
     plan: PlanRecord | None = None
 
 
