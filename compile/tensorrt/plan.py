@@ -12,7 +12,8 @@ from pathlib import Path
 
 from dflash_compile.runtime.bundle.manifest import PlanRecord
 
-_PROGRAM = re.compile(rb"header \{\n  version = \d+")
+# Of an engine's own programs, one for each width; those of single fusions that follow them have no memory of their own.
+_PROGRAM = re.compile(rb"header \{\n(?:  \w+ = \d+\n)*  memory_budget = \d+")
 _MAIN = re.compile(rb"main \{\n label ")
 _KERNEL = re.compile(
     rb"^  (?:(?P<kind>function|runtime_fusion|runtime_function|fully_connected|gemm|convolution)=\{)(?: name=(?P<name>\w+))?(?P<rest>[^\n]*)", re.MULTILINE

@@ -123,6 +123,32 @@ def test_one_row_at_a_time_gives_what_a_block_gives(wide: Emitted) -> None:
     assert (out["tokens"][0].tolist(), int(out["accepted"][0])) == (plain[1:], BLOCK - 1)
 
 
+def test_one_graph_of_several_widths_gives_what_each_alone_would(wide: Emitted, pair: Models, tmp_path: Path) -> None:
+    (role,) = [role for role in roles_of(pair, ("target",), widths=(2, 3)) if role.name == "verify"]
+    assert role.widths == (BLOCK, 3, 2)
+    anchor = wide.prefill(PROMPT)
+    position, caches = wide.position, wide.caches["target"]
+    block = [anchor]
+    while len(block) < BLOCK:  # of which the first two proposals stand
+        wide.position, wide.caches["target"] = position, caches
+        choice = int(wide.verify([*block, *[0] * (BLOCK - len(block))])["tokens"][0][len(block) - 1])
+        block.append(choice if len(block) < BLOCK - 1 else (choice + 1) % 300)
+    wide.position, wide.caches["target"] = position, caches
+    alone = wide.verify(block)
+    traced = trace_all([role], lambda *_: None)
+    for arch in ("sm89", "sm86"):
+        free = Emitted(pair, lowered(traced, "fp32", arch), tmp_path)
+        for rows in role.widths:
+            feeds = {"block": np.array([block[:rows]], np.int32), "position": np.array([position], np.int32)}
+            free.caches["target"] = caches
+            out = free.run("target", "verify", BLOCK, **feeds)
+            assert out["tokens"][0].tolist() == alone["tokens"][0].tolist()[:rows]
+            accepted = min(rows - 1, BLOCK - 2)
+            assert (out["accepted"].tolist(), out["next_position"].tolist()) == ([accepted], [position + accepted + 1])
+            assert int(out["bonus"][0]) == alone["tokens"][0][accepted]
+            close(out["taps"][0], alone["taps"][0, :rows])
+
+
 def test_a_whole_answer_equals_the_cpu_bundle_s(wide: Emitted, pair: Models, tmp_path: Path) -> None:
     bundle = build(pair.target, pair.drafter, tmp_path / "bundle", BuildOptions(precision="fp32", context=CONTEXT))
     with load(bundle) as session:
