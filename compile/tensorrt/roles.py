@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import onnx_ir as ir
+from msgspec.structs import replace
 
 from dflash_compile.export.graph import OWNERS, Graph, Owner
 from dflash_compile.export.signature import (
@@ -26,6 +27,8 @@ from ..lowerings.tensorrt import Form, Ports, lower
 from ..models import Models
 from ..onnx_graph import SemanticModel, to_onnx
 from ..options import BuildOptions
+from ..passes.edit import nodes
+from ..passes.standard import SINKS
 from ..passes.trt_functions import ATTENTION
 from ..passes.trt_ports import draft_ports, prefill_ports, verify_ports
 from ..progress import Progress
@@ -47,6 +50,8 @@ class Engine:
     lowered: Lowered
     folds: bool
     architectures: tuple[str, ...]
+    split: int
+    """layers whose attention is written out, because it has sinks"""
     runs_on_cpu: bool
     """whether ONNX Runtime's CPU kernels know its dtypes"""
 
@@ -62,9 +67,10 @@ class Engine:
     def records(self, arch: str, describe: Callable[[int], PlanRecord]) -> list[GraphRecord]:
         """How to call it, once for each width; `describe` says what the program of that number in the plan contains."""
         several, file = len(self.widths) > 1, self.file(arch)
+        plans = [replace(describe(number), split_attention=self.split) for number in range(len(self.widths))]
         return [
-            graph_record(of_rows(self.signature, rows), file, rows, arch=arch, plan=describe(number), profile=number if several else None)
-            for number, rows in enumerate(self.widths)
+            graph_record(of_rows(self.signature, rows), file, rows, arch=arch, plan=plan, profile=number if several else None)
+            for number, (rows, plan) in enumerate(zip(self.widths, plans, strict=True))
         ]
 
     def profiles(self) -> tuple[dict[str, tuple[int, ...]], ...]:
@@ -138,7 +144,8 @@ def lower_all(traced: Collection[Traced], options: BuildOptions, architectures: 
             names = tuple(architecture.name for architecture in architectures if architecture.folds == folds)
             if names:
                 lowered = lower(semantic.copy(), Form(precision, folds), role.signature(precision), role.ports)
-                engines.append(Engine(role.owner, role.widths, lowered, folds, names, runs_on_cpu=precision.compute != BF16))
+                split = sum(1 for _ in nodes(semantic.model, SINKS))
+                engines.append(Engine(role.owner, role.widths, lowered, folds, names, split, runs_on_cpu=precision.compute != BF16))
     return tuple(engines)
 
 

@@ -35,6 +35,8 @@ class PlanRecord(_Record, frozen=True, kw_only=True):
     """launches of one run"""
     fused_attention: int | None = None
     """layers whose attention is one kernel"""
+    split_attention: int = 0
+    """layers whose attention is several kernels, because it has sinks"""
     cache_copies: int | None = None
     """kernels that copy a whole K or V cache"""
     scratch_bytes: int | None = None
