@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
 
+from .mapped import letting_go, parse
 from .network import faults, mark_queries
 
 _NO_DRIVER = "cudaError 35"
@@ -30,7 +31,8 @@ def build(trt: Any, request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     builder = trt.Builder(logger)
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     parser = trt.OnnxParser(network, logger)
-    if not parser.parse_from_file(request["onnx"]):
+    parsed, mapped = parse(parser, Path(request["onnx"]), request["weights"])
+    if not parsed:
         raise Fault("; ".join(f"{error.node_name()} ({error.node_operator()}): {error.desc()}" for error in map(parser.get_error, range(parser.num_errors))))
     if found := list(faults(trt, network, request["caches"], request["attentions"])):
         raise Fault("; ".join(found))
@@ -39,7 +41,7 @@ def build(trt: Any, request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     config.progress_monitor = monitor
     _add_profiles(builder, config, request["profiles"])
     started = time.perf_counter()
-    with Path(request["plan"]).open("wb") as file:
+    with letting_go(mapped), Path(request["plan"]).open("wb") as file:
         if not builder.build_serialized_network_to_stream(network, config, _writer(trt, file)):
             raise Fault("; ".join(messages) or "the builder gave no reason")
     seconds = time.perf_counter() - started
