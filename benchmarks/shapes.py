@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import product
 from pathlib import Path
+from statistics import median
 from time import process_time
 from typing import Any
 
@@ -78,16 +79,16 @@ class Judge:
         """τ and tokens a CPU second for every width, τ of whole blocks, those of plain decoding, and whether the text was always the same."""
         with load(bundle, threads=self.threads) as session:
             sides = [0, *widths(session.manifest.pairing.block)]  # 0: plain decoding
-            tallies, same = {width: Spent() for width in sides}, True
+            spent, same = {width: list[Spent]() for width in sides}, True
             for width in sides:
                 self.answer(session, self.prompts[0], width)
             for prompt in self.prompts:
                 answers = {width: self.answer(session, prompt, width) for width in sides}
                 same = same and len({tokens for tokens, _ in answers.values()}) == 1
-                for width, (_, spent) in answers.items():
-                    tallies[width] += spent
-        plain, *blocks = (tallies[width].row(width) for width in sides)
-        best = max(blocks, key=lambda row: row["tokens_per_cpu_second"])
+                for width, (_, one) in answers.items():
+                    spent[width].append(one)
+        plain, *blocks = (row(width, spent[width]) for width in sides)
+        best = max(blocks, key=lambda block: block["tokens_per_cpu_second"])
         speedup = round(best["tokens_per_cpu_second"] / plain["tokens_per_cpu_second"], 3)
         return {"lossless": same, "tau": blocks[-1]["tau"], "speedup": speedup, "best_width": best["width"], "plain": plain, "widths": blocks}
 
@@ -102,25 +103,18 @@ class Judge:
 
 @dataclass(frozen=True)
 class Spent:
-    """Of one answer or several: decoded tokens, cycles, CPU seconds."""
+    """Of one answer: decoded tokens, cycles, CPU seconds."""
 
-    tokens: int = 0
-    cycles: int = 0
-    cpu: float = 0.0
+    tokens: int
+    cycles: int
+    cpu: float
 
-    def __add__(self, other: Spent) -> Spent:
-        return Spent(self.tokens + other.tokens, self.cycles + other.cycles, self.cpu + other.cpu)
 
-    def row(self, width: int) -> dict[str, float]:
-        """Rates, for blocks of `width` rows."""
-        cycles = max(self.cycles, 1)
-        rate = self.tokens / self.cpu
-        return {
-            "width": width,
-            "tau": round(self.tokens / cycles, 3),
-            "cycle_cpu_ms": round(1000 * self.cpu / cycles, 2),
-            "tokens_per_cpu_second": round(rate, 2),
-        }
+def row(width: int, answers: Sequence[Spent]) -> dict[str, float]:
+    """Rates of blocks of `width` rows. A cycle costs what one of the median answer costs: some answers are disturbed by other jobs."""
+    tau = sum(answer.tokens for answer in answers) / sum(answer.cycles for answer in answers)
+    cycle = median(answer.cpu / answer.cycles for answer in answers)
+    return {"width": width, "tau": round(tau, 3), "cycle_cpu_ms": round(1000 * cycle, 2), "tokens_per_cpu_second": round(tau / cycle, 2)}
 
 
 def prompts_of(folder: Path, count: int) -> list[str]:
@@ -171,11 +165,11 @@ class Search:
 def table(results: Sequence[dict[str, Any]]) -> str:
     """Results, the fastest first."""
     lines = ["layers  block  vocabulary  held-out τ  τ      speed-up  at width  CPU of that cycle  of plain's  same text"]
-    for row in sorted(results, key=lambda row: -row["speedup"]):
-        shape, best = row["shape"], next(width for width in row["widths"] if width["width"] == row["best_width"])
-        ratio, same = best["cycle_cpu_ms"] / row["plain"]["cycle_cpu_ms"], "yes" if row["lossless"] else "NO"
-        trained = f"{shape['layers']:<7} {shape['block']:<6} {shape['vocabulary'] or 'all':<11} {row['held_out_tau']:<11.3f} {row['tau']:<6.3f}"
-        lines.append(f"{trained} {row['speedup']:<9.3f} {row['best_width']:<9} {best['cycle_cpu_ms']:<6.2f} ms          {ratio:<11.2f} {same}")
+    for result in sorted(results, key=lambda result: -result["speedup"]):
+        shape, best = result["shape"], next(width for width in result["widths"] if width["width"] == result["best_width"])
+        ratio, same = best["cycle_cpu_ms"] / result["plain"]["cycle_cpu_ms"], "yes" if result["lossless"] else "NO"
+        trained = f"{shape['layers']:<7} {shape['block']:<6} {shape['vocabulary'] or 'all':<11} {result['held_out_tau']:<11.3f} {result['tau']:<6.3f}"
+        lines.append(f"{trained} {result['speedup']:<9.3f} {result['best_width']:<9} {best['cycle_cpu_ms']:<6.2f} ms          {ratio:<11.2f} {same}")
     return "\n".join(lines)
 
 
@@ -237,7 +231,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return int(error.exit_code)
     print(json.dumps({"shapes": results}) if given.json else table(results))
-    return 0 if all(row["lossless"] for row in results) else 1
+    return 0 if all(result["lossless"] for result in results) else 1
 
 
 if __name__ == "__main__":
