@@ -19,7 +19,7 @@ from ..progress import Note, Progress
 from ..tensorrt.architectures import DEFAULT as ARCHITECTURES
 from ..tensorrt.architectures import architectures_of
 from ..tensorrt.commit_kernel import write_commit_kernel
-from ..tensorrt.library import Flavour, choose_flavour
+from ..tensorrt.library import Flavour, check_device, choose_flavour
 from ..tensorrt.lint import check_lint
 from ..tensorrt.plan import inspect_plan
 from ..tensorrt.plans import Built, Request, build_plan
@@ -68,6 +68,8 @@ class Compilation:
         note("engines for GPUs were compiled and their networks checked; running them needs such a GPU")
         if not importable():
             note("onnxruntime is not installed here: the graphs were not tried before they were compiled")
+        elif untried := dict.fromkeys(engine.title for engine in self.engines if not engine.runs_on_cpu):
+            note(f"ONNX Runtime has no CPU kernels for what these graphs are stored or computed in, so that they were not tried: {', '.join(untried)}")
 
     def _compile(self, engine: Engine, arch: str, onnx: Path, directory: Path, progress: Progress) -> list[GraphRecord]:
         file, step = engine.file(arch), f"compiling {engine.title} for {arch}"
@@ -118,6 +120,7 @@ def requires(models: Models, options: BuildOptions) -> RequirementRecord:
 def prepare(models: Models, options: BuildOptions, progress: Progress, owners: Collection[Owner] = OWNERS) -> Compilation:
     """Trace every role at its widths, lower it for each kind of architecture, and refuse what TensorRT would misread."""
     flavour = choose_flavour(options.flavour)
+    check_device(flavour, options.arch)
     engines = lower_all(trace_all(roles_of(models, owners, options.widths), progress), options, architectures_of(options.arch))
     for engine in engines:
         check_lint(engine.lowered.model, engine.signature.role, free=len(engine.widths) > 1)

@@ -145,8 +145,12 @@ def lower_all(traced: Collection[Traced], options: BuildOptions, architectures: 
             if names:
                 lowered = lower(semantic.copy(), Form(precision, folds), role.signature(precision), role.ports)
                 split = sum(1 for _ in nodes(semantic.model, SINKS))
-                engines.append(Engine(role.owner, role.widths, lowered, folds, names, split, runs_on_cpu=precision.compute != BF16))
+                engines.append(Engine(role.owner, role.widths, lowered, folds, names, split, runs_on_cpu=_runs_on_cpu(lowered, precision)))
     return tuple(engines)
+
+
+def _runs_on_cpu(lowered: Lowered, precision: Precision) -> bool:
+    return precision.compute != BF16 and all(payload.stored.dtype != ir.DataType.FLOAT4E2M1 for payload in lowered.payloads.values())
 
 
 def attention_count(model: ir.Model) -> int:

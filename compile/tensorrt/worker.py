@@ -28,7 +28,10 @@ class Fault(Exception):
 def build(trt: Any, request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     """The plan that `request` asks for; see `plans.Request`. Raises `Fault`."""
     logger, messages = _logger(trt)
-    builder = trt.Builder(logger)
+    try:
+        builder = trt.Builder(logger)
+    except Exception as fault:  # what it says of a missing driver went to the logger
+        raise Fault("; ".join(messages) or str(fault)) from fault
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     parser = trt.OnnxParser(network, logger)
     parsed, mapped = parse(parser, Path(request["onnx"]), request["weights"])

@@ -10,7 +10,9 @@ import models
 import pytest
 
 from dflash_compile.cli.main import main
+from dflash_compile.compile.backends import tensorrt
 from dflash_compile.compile.build import BuildOptions, build
+from dflash_compile.compile.lowered import Lowered
 from dflash_compile.runtime.bundle.read import open_bundle
 from dflash_compile.runtime.errors import IncompatibleError, UsageError
 
@@ -53,6 +55,33 @@ def test_a_bundle_has_an_engine_for_each_architecture_role_and_width(tmp_path: P
     assert "widths: 2 there" in refusal.value.why
     again = build(str(target), str(drafter), tmp_path / "again", replace(options, widths=(2,)), target_from=bundle.root)
     assert open_bundle(again).manifest.files == manifest.files, "equal plans, whether compiled again or taken over"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("precision", "arch", "stored"), [("fp8", "sm89", "FLOAT8E4M3FN"), ("nvfp4", "sm120", "FLOAT4E2M1")])
+def test_a_bundle_of_narrow_floats(precision: str, arch: str, stored: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Smaller than the same at fp16, and fused and copy-free as that is."""
+    target = models.write_target(tmp_path / "target", "qwen3", num_hidden_layers=2)
+    drafter = models.write_drafter(tmp_path / "drafter", target, layers=1, block=4, taps=(0,))
+    dtypes: list[set[str]] = []
+    real = tensorrt.bind
+
+    def bind(lowered: Lowered, *arguments: object) -> Path:
+        dtypes.append({payload.stored.dtype.name for payload in lowered.payloads.values()})
+        return real(lowered, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(tensorrt, "bind", bind)
+    options, notes = BuildOptions("tensorrt", precision, context=64, arch=(arch,)), list[str]()
+    manifest = open_bundle(build(str(target), str(drafter), tmp_path / "bundle", options, note=notes.append)).manifest
+    assert any("not tried" in note for note in notes) == (precision == "nvfp4"), "which ONNX Runtime does not know"
+    assert len(dtypes) == len(ROLES["target"]) - 1 + len(ROLES["drafter"])
+    assert all(stored in found for found in dtypes)
+    for model in (manifest.target, manifest.drafter):
+        assert model.precision == precision
+        for graph in model.graphs:
+            assert graph.plan is not None
+            assert graph.plan.fused_attention == (0 if graph.role == "inject" else model.layers), graph.file
+            assert (graph.plan.cache_copies, graph.plan.capturable) == (0, True), graph.file
 
 
 @pytest.mark.parametrize(
