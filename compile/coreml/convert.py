@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
@@ -97,12 +98,12 @@ class _Exact:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """coremltools says on every machine but a Mac that it cannot run models, and of every torch that it has not seen it yet."""
+    """coremltools says on every machine but a Mac that it cannot run models, of every torch that it has not seen it yet, and draws bars of its own."""
     logger = logging.getLogger("coremltools")
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:

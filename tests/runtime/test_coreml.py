@@ -2,61 +2,26 @@
 
 from __future__ import annotations
 
-import shutil
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import models
 import pytest
+from apple import Library
 
-from dflash_compile.compile.build import BuildOptions, build
-from dflash_compile.compile.mil.evaluate import Evaluator
 from dflash_compile.runtime import load
 from dflash_compile.runtime.backends import EngineOptions, coreml, find_backend
 from dflash_compile.runtime.backends._memory import check_fits
 from dflash_compile.runtime.bundle.read import open_bundle
 from dflash_compile.runtime.errors import BundleError, IncompatibleError, UsageError
 
-CONTEXT, TOKENS = 96, 20
+TOKENS = 20
 GIB = 1 << 30
 
 
-class Compiled:
-    """What coremltools' CompiledMLModel offers, on a folder that `compile_model` left."""
-
-    def __init__(self, path: str, compute_units: str, function_name: str) -> None:
-        self.evaluator, self.function, self.units = Evaluator(Path(path)), function_name, compute_units
-        if function_name not in self.evaluator.functions:
-            raise RuntimeError(f"no function {function_name}")
-
-    def make_state(self) -> dict[str, Any]:
-        return self.evaluator.new_state(self.function)
-
-    def predict(self, feeds: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
-        return self.evaluator.run(self.function, feeds, state)
-
-
-class Library:
-    """coremltools as a Mac has it."""
-
-    def __init__(self) -> None:
-        self.compiled: list[str] = []
-        self.ComputeUnit = SimpleNamespace(CPU_AND_GPU="CPU_AND_GPU")
-        proxy = SimpleNamespace(_MLModelProxy=object())
-        self.models = SimpleNamespace(model=proxy, CompiledMLModel=Compiled, utils=SimpleNamespace(compile_model=self.compile))
-
-    def compile(self, package: str, place: str) -> None:
-        self.compiled.append(package)
-        shutil.copytree(package, place)
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("coreml")
-    target = models.write_target(folder / "target", "llama", num_hidden_layers=2)
-    drafter = models.write_drafter(folder / "drafter", target, layers=1, block=4, taps=(0,))
-    return build(target, drafter, folder / "bundle", BuildOptions(backend="coreml", precision="fp16", context=CONTEXT))
+@pytest.fixture
+def path(apple_bundle: Callable[[str, str, str], Path]) -> Path:
+    return apple_bundle("llama", "coreml", "fp16")
 
 
 @pytest.fixture
