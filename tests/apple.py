@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import models
 
@@ -22,10 +23,15 @@ def write_pair(folder: Path, family: str) -> tuple[Path, Path]:
     return target, models.write_drafter(folder / "drafter", target, layers=1, block=BLOCK, taps=(0,))
 
 
-def built(folder: Path, family: str, backend: str, precision: str) -> Path:
-    """The bundle of `write_pair`'s pair in `folder`, which is written where it is missing."""
-    pair = (folder / "target", folder / "drafter") if (folder / "target").is_dir() else write_pair(folder, family)
-    return build(*pair, folder / f"{backend}-{precision}", BuildOptions(backend=backend, precision=precision, context=CONTEXT))
+def built(place: Path, family: str, backend: str, precision: str, policy: str | None) -> Path:
+    """The bundle `place` of `write_pair`'s pair beside it, which is written where it is missing. Heads are split, as large ones are."""
+    from dflash_compile.compile.coreml import ops
+
+    pair = (place.parent / "target", place.parent / "drafter")
+    if not pair[0].is_dir():
+        write_pair(place.parent, family)
+    with patch.object(ops, "WIDEST", 128):
+        return build(*pair, place, BuildOptions(backend=backend, precision=precision, cache_policy=policy, context=CONTEXT))
 
 
 class Compiled:
@@ -43,7 +49,7 @@ class Compiled:
     def make_state(self) -> dict[str, Any]:
         return self.evaluator.new_state(self.function)
 
-    def predict(self, feeds: Mapping[str, Any], state: dict[str, Any]) -> dict[str, Any]:
+    def predict(self, feeds: Mapping[str, Any], state: dict[str, Any] | None = None) -> dict[str, Any]:
         return self.evaluator.run(self.function, feeds, state)
 
 
@@ -61,12 +67,12 @@ class Library:
         shutil.copytree(package, place)
 
 
-def bundle_once(root: Path, family: str, backend: str, precision: str) -> Path:
+def bundle_once(root: Path, family: str, backend: str, precision: str, policy: str | None = None) -> Path:
     """`built`, once for everybody who has the folder `root`: test processes that run side by side wait for the one that builds."""
     from filelock import FileLock
 
     folder = root / family
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(root / f"{family}.lock"):
-        done = folder / f"{backend}-{precision}"
-        return done if done.is_dir() else built(folder, family, backend, precision)
+        done = folder / "-".join(filter(None, (backend, precision, policy)))
+        return done if done.is_dir() else built(done, family, backend, precision, policy)

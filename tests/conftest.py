@@ -22,14 +22,17 @@ for _name, _handler in (("SIGINT", signal.default_int_handler), ("SIGHUP", lambd
 
 
 @pytest.fixture(scope="session")
-def apple_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str, str], Path]:
-    """`apple_bundle("llama", "coreml", "fp16")` → a tiny bundle, which no test may change. Every process of one test run has the same."""
+def apple_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """`apple_bundle("llama", "coreml", "fp16")`, with "ane-io" behind it or not → a tiny bundle, which no test may change.
+
+    Every process of one test run has the same.
+    """
     base = tmp_path_factory.getbasetemp()
     root = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "apple"
 
-    def bundle(family: str, backend: str, precision: str) -> Path:
+    def bundle(*kind: str) -> Path:
         from apple import bundle_once  # loads torch
 
-        return bundle_once(root, family, backend, precision)
+        return bundle_once(root, *kind)
 
     return bundle

@@ -19,6 +19,7 @@ from dflash_compile.runtime.errors import BuildError
 
 from ..stateful.bind import bound
 from ..stateful.lower import Stateful
+from .names import PART
 from .precision import Compression, Kept
 
 TARGETS = ("macos15", "macos26")
@@ -40,7 +41,7 @@ def convert(stateful: Stateful, sources: Mapping[Owner, TensorSource], compressi
                 convert_to="mlprogram",
                 minimum_deployment_target=deployment_target(target),
                 compute_precision=ct.transform.FP16ComputePrecision(op_selector=_Exact(stateful).narrows),
-                outputs=[ct.TensorType(name=port.name, dtype=_DTYPES[port.dtype]) for port in role.results],
+                outputs=[ct.TensorType(name=port.name, dtype=_DTYPES[port.dtype]) for port in role.returned],
                 skip_model_load=True,
             )
             if compression.compress is not None:
@@ -54,8 +55,17 @@ def convert(stateful: Stateful, sources: Mapping[Owner, TensorSource], compressi
 
 def _kept(stateful: Stateful) -> Kept:
     exact = {name for name, ref in stateful.weights.items() if ref.exact}
-    heads = {name for name, ref in stateful.weights.items() if ref.tensor in (HEAD, EMBEDDING)}
-    return Kept(tuple(f"p_{name}" for name in sorted(exact)), tuple(f"p_{name}_to_fp16" for name in sorted(heads)))
+    heads = {name: stateful.program.state_dict[name].shape[0] for name, ref in stateful.weights.items() if ref.tensor in (HEAD, EMBEDDING)}
+    return Kept(
+        tuple(constant for name in sorted(exact) for constant in (f"p_{name}", f"p_{name}{PART}0")),
+        tuple(f"p_{name}{part}_to_fp16" for name in sorted(heads) for part in ("", *_parts(heads[name]))),
+    )
+
+
+def _parts(rows: int) -> list[str]:
+    from .ops import WIDEST
+
+    return [f"{PART}{number}" for number in range(-(-rows // WIDEST))]
 
 
 def deployment_target(name: str) -> Any:
@@ -86,7 +96,7 @@ class _Exact:
         inputs = [var for value in op.inputs.values() for var in (value if isinstance(value, list | tuple) else [value])]
         if any(var.name.startswith(self.weights) for var in inputs):
             return True
-        if op.op_type in ("linear", "matmul", "const"):
+        if op.op_type in ("linear", "matmul", "conv", "const"):
             return False
         return any(var.op is not None and self._feature(var.op) for var in inputs)
 

@@ -67,6 +67,7 @@ def source_of(manifest: Manifest, language: str) -> dict[str, str]:
     from jinja2 import Environment, StrictUndefined
 
     form = _form(manifest.requires.backend, language)
+    _check_policy(manifest)
     words = LANGUAGES[language]
     environment = Environment(autoescape=False, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
 
@@ -104,3 +105,14 @@ def _form(backend: str, language: str) -> _Form:
             fix=f"use this bundle {elsewhere}, or build one with --backend {backends[0]}",
         )
     return _FORMS[language, backend]
+
+
+def _check_policy(manifest: Manifest) -> None:
+    policy = manifest.config.get("cache_policy", "gpu-state")
+    if policy != "gpu-state":
+        raise UsageError(
+            f"there is no such code for bundles of the cache policy {policy}",
+            where=manifest.target.name,
+            why="it keeps the caches in the engines' states",
+            fix="build the bundle with --cache-policy gpu-state",
+        )

@@ -14,7 +14,7 @@ from dflash_compile.export.graph import Owner
 from dflash_compile.runtime.errors import BuildError
 
 from .bind import bound
-from .caches import CACHE
+from .caches import CACHE, NEW_ROWS
 from .lower import Stateful
 from .roles import sizes
 
@@ -55,27 +55,39 @@ def _feeds(stateful: Stateful, position: int, random: np.random.Generator) -> di
 
 
 class Reference:
-    """The torch program behind a function, some of its weights replaced; `state` is what the engine's state should be."""
+    """The torch program behind a function, some of its weights replaced; `state` is what the cache should be, whoever keeps it."""
 
     def __init__(self, stateful: Stateful, sources: Mapping[Owner, TensorSource], weights: Mapping[str, torch.Tensor]) -> None:
-        self.ports = stateful.role.results
+        self.role, self.ports = stateful.role, stateful.role.returned
         self.program = bound(stateful, sources, weights)
-        self.state = stateful.constants[CACHE]
+        self.state = stateful.constants.get(CACHE, torch.zeros(()))
         self._scores = next((node.args[0] for node in reversed(self.program.graph.nodes) if node.target is torch.ops.aten.argmax.default), None)
 
     def run(self, feeds: Mapping[str, Array]) -> tuple[dict[str, Array], Array | None]:
         """Results by name, and the logits that the choices among them were made from."""
+        given = feeds if self.role.cache.in_state else {**feeds, CACHE: self.state.numpy()}
         values: list[torch.Tensor] = []
         for spec in self.program.graph_signature.input_specs:
             if spec.target is None:
-                values.append(torch.from_numpy(np.asarray(feeds[spec.arg.name])))
+                values.append(torch.from_numpy(np.asarray(given[spec.arg.name])))
             else:
                 values.append(self.state if spec.target == CACHE else self.program.state_dict[spec.target])
         interpreter = _Keeping(self.program.graph_module, self._scores)
         with torch.no_grad():
-            self.state, *results = interpreter.run(*values)
-        scores = None if interpreter.kept is None else interpreter.kept.numpy()
-        return {port.name: value.numpy() for port, value in zip(self.ports, results, strict=True)}, scores
+            results = interpreter.run(*values)
+        if self.role.cache.in_state:
+            self.state, *results = results
+        found = {port.name: value.numpy() for port, value in zip(self.ports, results, strict=True)}
+        if (rows := found.pop(NEW_ROWS, None)) is not None:
+            self.state = torch.from_numpy(with_rows(self.state.numpy(), rows, feeds))
+        return found, None if interpreter.kept is None else interpreter.kept.numpy()
+
+
+def with_rows(cache: Array, rows: Array, feeds: Mapping[str, Array]) -> Array:
+    """What a host makes of the new rows of a call, all of them committed."""
+    written, start = cache.copy(), int(feeds["position"][0])
+    written[:, :, start : start + rows.shape[2]] = rows
+    return written
 
 
 class _Keeping(torch.fx.Interpreter):

@@ -30,7 +30,7 @@ PROMPTS = [[5], [7, 8, 9, 200, 17], list(range(10, 80))]
 TOKENS = 24
 ROOT = Path(__file__).parents[2]
 
-Bundle = Callable[[str, str, str], Path]
+Bundle = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
