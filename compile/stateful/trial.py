@@ -21,8 +21,11 @@ from .roles import sizes
 Array = np.ndarray[Any, Any]
 
 CACHE_FACTOR = 2.5
-"""Keys and values are a few times smaller than the largest of them. And one row of a deep model, that of the token which all others rest on, has sums in
-the thousands in some layers and small ones after them: what float16 lost in between is a large part of what is left, in that row."""
+"""keys and values of a row are a few times smaller than the largest of them"""
+_UNSTABLE, _UNSTABLE_BOUND = 0.01, 1.0
+"""Deep models have a row, that of the token which all others rest on, whose sums are in the thousands in some layers and small ones after them: what
+float16 loses in between is a large part of what is left. A row that rounding every value to float16 moves by the first number may be off by the second;
+one that was lost or misplaced is further away than that."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,19 @@ class Reference:
         self.state = stateful.constants.get(CACHE, torch.zeros(()))
         self._scores = next((node.args[0] for node in reversed(self.program.graph.nodes) if node.target is torch.ops.aten.argmax.default), None)
 
-    def run(self, feeds: Mapping[str, Array]) -> tuple[dict[str, Array], Array | None]:
-        """Results by name, and the logits that the choices among them were made from."""
+    def unstable(self, feeds: Mapping[str, Array]) -> Array:
+        """Which rows of a call float16 does not determine, bool [S]: those that move when every value on the way is rounded to it."""
+        before, start, end = self.state, int(feeds["position"][0]), int(feeds["position"][0]) + self.role.rows
+        written = []
+        for rounded in (False, True):
+            self.state = before.clone()
+            self.run(feeds, rounded)
+            written.append(self.state.numpy()[:, :, start:end])
+        self.state = before
+        return _relative(written[1], written[0]) > _UNSTABLE
+
+    def run(self, feeds: Mapping[str, Array], rounded: bool = False) -> tuple[dict[str, Array], Array | None]:
+        """Results by name, and the logits that the choices among them were made from; with every value on the way `rounded` to float16, or none."""
         given = feeds if self.role.cache.in_state else {**feeds, CACHE: self.state.numpy()}
         values: list[torch.Tensor] = []
         for spec in self.program.graph_signature.input_specs:
@@ -72,7 +86,7 @@ class Reference:
                 values.append(torch.from_numpy(np.asarray(given[spec.arg.name])))
             else:
                 values.append(self.state if spec.target == CACHE else self.program.state_dict[spec.target])
-        interpreter = _Keeping(self.program.graph_module, self._scores)
+        interpreter = _Keeping(self.program.graph_module, self._scores, rounded)
         with torch.no_grad():
             results = interpreter.run(*values)
         if self.role.cache.in_state:
@@ -91,15 +105,17 @@ def with_rows(cache: Array, rows: Array, feeds: Mapping[str, Array]) -> Array:
 
 
 class _Keeping(torch.fx.Interpreter):
-    """Keeps the value of one node."""
+    """Keeps the value of one node, and rounds those of all where that is wanted."""
 
-    def __init__(self, module: torch.fx.GraphModule, node: Any) -> None:
+    def __init__(self, module: torch.fx.GraphModule, node: Any, rounded: bool) -> None:
         super().__init__(module)
-        self.node, self.kept = node, None
+        self.node, self.rounded, self.kept = node, rounded, None
 
     def run_node(self, n: Any) -> Any:
         """The node's value."""
         value = super().run_node(n)
+        if self.rounded and n.op == "call_function" and isinstance(value, torch.Tensor) and value.dtype == torch.float32:
+            value = value.half().float()
         if n is self.node:
             self.kept = value
         return value
@@ -109,27 +125,35 @@ def compare(stateful: Stateful, trial: Trial, reference: Reference, found: Seque
     """`found` is what an engine gave to each call and its state after it. Raises `BuildError` where that is not what `reference` gives.
 
     `tolerance` is a part of the largest number of an output; choices are right where no logit is further above theirs. The rows that a call wrote are
-    judged entry by entry of the cache, by their root mean square, which may be off by `CACHE_FACTOR` times as much; all others must stay as they were.
+    judged one by one in every entry of the cache, by their norm, which may be off by `CACHE_FACTOR` times as much; all others must stay as they were.
     """
     name, before = stateful.role.function, trial.state
     reference.state = torch.from_numpy(trial.state.copy())
     for feeds, (results, state) in zip(trial.calls, found, strict=True):
+        unstable = reference.unstable(feeds) if stateful.role.dtype == "float16" else np.zeros(stateful.role.rows, bool)
         wanted, scores = reference.run(feeds)
         for port in stateful.role.results:
             _refuse(f"{name}: {port.name}", _distance(results[port.name], wanted[port.name], scores), tolerance)
-        _refuse(f"{name}: the cache after it", _rows_apart(stateful, feeds, before, state, reference.state.numpy()), CACHE_FACTOR * tolerance)
+        apart = _rows_apart(stateful, feeds, before, state, reference.state.numpy())
+        _refuse(f"{name}: the cache after it", float(apart[~unstable].max(initial=0)), CACHE_FACTOR * tolerance)
+        _refuse(f"{name}: the cache after it", float(apart[unstable].max(initial=0)), _UNSTABLE_BOUND)
         before = state
 
 
-def _rows_apart(stateful: Stateful, feeds: Mapping[str, Array], before: Array, found: Array, wanted: Array) -> float:
-    if found.shape != wanted.shape:
-        return float("inf")
-    start = int(feeds["position"][0])
-    end = start + stateful.role.rows
-    if not (np.array_equal(found[:, :, :start], before[:, :, :start]) and np.array_equal(found[:, :, end:], before[:, :, end:])):
-        return float("inf")
-    rows, right = (state[:, :, start:end].astype(np.float32).reshape(len(state), -1) for state in (found, wanted))
-    return float((np.linalg.norm(rows - right, axis=1) / np.linalg.norm(right, axis=1).clip(1e-3)).max())
+def _rows_apart(stateful: Stateful, feeds: Mapping[str, Array], before: Array, found: Array, wanted: Array) -> Array:
+    """How far off each row is that a call wrote, in the entry where it is furthest: [S]."""
+    start, count = int(feeds["position"][0]), stateful.role.rows
+    end = start + count
+    if found.shape != wanted.shape or not (np.array_equal(found[:, :, :start], before[:, :, :start]) and np.array_equal(found[:, :, end:], before[:, :, end:])):
+        return np.full(count, np.inf)
+    return _relative(found[:, :, start:end], wanted[:, :, start:end])
+
+
+def _relative(found: Array, wanted: Array) -> Array:
+    """[N, kv, S, hd] twice: the distance of each row as a part of its norm, in the entry where it is largest."""
+    rows, right = (np.moveaxis(state.astype(np.float32), 2, 1).reshape(*state.shape[:1], state.shape[2], -1) for state in (found, wanted))
+    parts = np.linalg.norm(rows - right, axis=-1) / np.linalg.norm(right, axis=-1).clip(1e-3)
+    return np.asarray(parts.max(axis=0))
 
 
 def _distance(found: Array, wanted: Array, scores: Array | None) -> float:
