@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import msgspec
 
@@ -29,8 +30,8 @@ from .options import BuildOptions
 TOKENIZER, TEMPLATE, VOCABULARY = "tokenizer/tokenizer.json", "tokenizer/chat_template.jinja", "drafter/token_ids.bin"
 
 
-def graph_record(signature: Signature, file: str, rows: int | None = None, function: str | None = None) -> GraphRecord:
-    """How to call the engine in `file`, by its entry point `function` where it has several."""
+def graph_record(signature: Signature, file: str, rows: int | None = None, function: str | None = None, **compiled: Any) -> GraphRecord:
+    """How to call the engine in `file`, by its entry point `function` where it has several; `compiled` is what only compiled engines have."""
     return GraphRecord(
         role=signature.role,
         file=file,
@@ -39,6 +40,7 @@ def graph_record(signature: Signature, file: str, rows: int | None = None, funct
         outputs=[_port(port) for port in signature.outputs],
         caches=list(signature.caches),
         function=function,
+        **compiled,
     )
 
 
@@ -70,7 +72,8 @@ def manifest_of(
         **options.deployment,
     }
     # They mean nothing to back-ends whose engines run on any machine.
-    config |= {name: value for name, value in (("arch", ",".join(options.arch)), ("flavour", options.flavour)) if value}
+    lists = {"arch": ",".join(options.arch), "widths": width_list(options.widths)}
+    config |= {name: value for name, value in (*lists.items(), ("flavour", options.flavour)) if value}
     target, drafter, vocab = models.target.spec, models.drafter.spec, models.target.spec.vocab
     return Manifest(
         created_by=tool(),
@@ -127,6 +130,11 @@ def _text(models: Models) -> TextRecord:
 
 def _port(port: Port) -> PortRecord:
     return PortRecord(name=port.name, dtype=port.dtype, shape=list(port.shape))
+
+
+def width_list(widths: Collection[int]) -> str:
+    """As the configuration of a bundle records them."""
+    return ",".join(map(str, sorted(set(widths))))
 
 
 def tool() -> str:
