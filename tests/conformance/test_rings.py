@@ -23,9 +23,9 @@ from dflash_compile.export.windows import cache_rows
 
 CONTEXT, WIDEST, RING, TAPS, TOLERANCE = 256, 16, 64, (2, 0), 1e-3
 TARGETS: dict[str, tuple[str, dict[str, Any]]] = {
-    "gpt-oss": ("gpt_oss", {"num_hidden_layers": 3, "num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 32, "sliding_window": 40}),
+    "gpt-oss": ("gpt_oss", {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 32, "sliding_window": 40}),
     "muse-glimmer": ("muse_glimmer", {"sliding_window": 40}),
-    "qwen3": ("qwen3", {"use_sliding_window": True, "sliding_window": 40, "max_window_layers": 2, "num_hidden_layers": 3, "tie_word_embeddings": False}),
+    "qwen3": ("qwen3", {"use_sliding_window": True, "sliding_window": 40, "max_window_layers": 2, "tie_word_embeddings": False}),
 }
 
 
