@@ -44,6 +44,10 @@ def command(
     deployment_target: Annotated[
         str | None, typer.Option("--deployment-target", metavar="SYSTEM", help="The oldest system a Core ML bundle is for: macos15 (iOS 18 too) or macos26.")
     ] = None,
+    cache_policy: Annotated[
+        str | None,
+        typer.Option("--cache-policy", metavar="POLICY", help="Who keeps a Core ML bundle's cache: gpu-state, the engine, or ane-io, the host."),
+    ] = None,
     refine: Annotated[int, typer.Option("--refine", min=0, help="Run a draft again this often over the proposals it is least sure of.")] = 0,
     portable: Annotated[bool, typer.Option("--portable", help="Standard operators only, for other tools; needs --precision fp32.")] = False,
     target_from: Annotated[
@@ -66,6 +70,7 @@ def command(
         widths=_numbers("--widths", widths),
         flavour=flavour,
         deployment_target=deployment_target,
+        cache_policy=cache_policy,
         force=force,
     )
     notes: list[str] = []

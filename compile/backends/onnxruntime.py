@@ -24,9 +24,10 @@ from ..precision import PRECISIONS, precision_of
 from ..progress import Note, Progress
 from ..records import graph_record
 
-__all__ = ["ARCHITECTURES", "DEPLOYMENT_TARGETS", "PRECISIONS", "check_options", "prepare", "requires"]
+__all__ = ["ARCHITECTURES", "CACHE_POLICIES", "DEPLOYMENT_TARGETS", "PRECISIONS", "check_options", "prepare", "requires"]
 
 ARCHITECTURES = ()
+CACHE_POLICIES: tuple[str, ...] = ()
 DEPLOYMENT_TARGETS: tuple[str, ...] = ()
 
 _MINIMUM = "1.31.0"

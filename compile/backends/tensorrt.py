@@ -26,8 +26,9 @@ from ..tensorrt.plans import Built, Request, build_plan
 from ..tensorrt.precisions import PRECISIONS, check_precision
 from ..tensorrt.roles import Engine, attention_count, lower_all, roles_of, trace_all
 
-__all__ = ["ARCHITECTURES", "DEPLOYMENT_TARGETS", "PRECISIONS", "check_options", "prepare", "requires"]
+__all__ = ["ARCHITECTURES", "CACHE_POLICIES", "DEPLOYMENT_TARGETS", "PRECISIONS", "check_options", "prepare", "requires"]
 
+CACHE_POLICIES: tuple[str, ...] = ()
 DEPLOYMENT_TARGETS: tuple[str, ...] = ()
 
 
