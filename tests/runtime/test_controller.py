@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from dflash_compile.runtime.controller import PLAIN, AdaptiveWidth, FixedWidth
+from dflash_compile.runtime.controller import PLAIN, AdaptiveWidth, FixedWidth, Plan
 
 BLOCK = 8
 TWO_CORES = {width: 1.0 + 0.13 * (width - 1) + (0.4 if width > 1 else 0.0) for width in range(1, 17)}
@@ -28,13 +28,14 @@ def simulate(controller, cost, shares, tokens, seed=0, jitter=0.0) -> tuple[floa
     noise = random.Random(seed)
     made, time, widths = 0, 0.0, []
     while made < tokens:
-        width = controller.width(len(cost))
+        plan = controller.plan(len(cost), 0)
+        width = plan.width
         now = shares(made) if callable(shares) else shares
         accepted = 0
         while accepted < width - 1 and noise.random() < now[accepted]:
             accepted += 1
         seconds = cost[width] * (1 + jitter * noise.random())
-        controller.observe(width, accepted, seconds)
+        controller.observe(plan, accepted, seconds, seconds - 0.4 if plan.drafted else seconds)
         widths.append(width)
         made, time = made + accepted + 1, time + seconds
     return time, widths
@@ -69,11 +70,12 @@ def test_it_turns_off_and_on_again_with_the_text():
     noise = random.Random(0)
     while made < 1800:
         phase = "easy" if 700 <= made < 1200 else "dull"
-        width = controller.width(BLOCK)
+        plan = controller.plan(BLOCK, 0)
+        width = plan.width
         accepted = 0
         while accepted < width - 1 and noise.random() < shares(made)[accepted]:
             accepted += 1
-        controller.observe(width, accepted, TWO_CORES[width])
+        controller.observe(plan, accepted, TWO_CORES[width], TWO_CORES[width])
         made += accepted + 1
         drafted[phase][0] += width > PLAIN
         drafted[phase][1] += 1
@@ -83,17 +85,17 @@ def test_it_turns_off_and_on_again_with_the_text():
 
 def test_no_room_means_no_block():
     controller = AdaptiveWidth(BLOCK)
-    assert controller.width(1) == controller.width(0) == PLAIN
-    assert 2 <= controller.width(3) <= 3
-    assert [FixedWidth(6).width(most) for most in (0, 1, 2, 6, 9)] == [1, 1, 2, 6, 6]
+    assert controller.plan(1, 0) == controller.plan(0, 9) == Plan(PLAIN, drafted=False)
+    assert 2 <= controller.plan(3, 0).width <= 3
+    assert [FixedWidth(6).plan(most, 9) for most in (0, 1, 2, 6, 9)] == [(1, False), (1, False), (2, True), (6, True), (6, True)]
 
 
 def test_an_interrupted_cycle_does_not_change_its_mind():
     controller = AdaptiveWidth(BLOCK)
     simulate(controller, MANY_CORES, [0.8] * 7, 500)
-    chosen = controller.width(BLOCK)
-    controller.observe(chosen, 3, 60.0)
-    assert controller.width(BLOCK) > PLAIN
+    chosen = controller.plan(BLOCK, 0)
+    controller.observe(chosen, 3, 60.0, 59.0)
+    assert controller.plan(BLOCK, 0).width > PLAIN
 
 
 def test_the_verdict_says_what_it_does():
