@@ -99,11 +99,11 @@ class AdaptiveWidth:
         looked_up, rate = self._look_up(most, match)
         if not self._drafter:
             return looked_up
-        width = self._best_draft(most)
+        width, drafted_rate = self._best_draft(most)
         cost, self._rival = self.cost(width), 1 / rate
         # To try where a look-up promises much would cost most.
         trial = looked_up.width == PLAIN and self._lost + cost - self._rival < _BUDGET * self._elapsed
-        return Plan(width, drafted=True) if trial or self._drafts.tokens()[width - 1] / cost > rate else looked_up
+        return Plan(width, drafted=True) if trial or drafted_rate > rate else looked_up
 
     def observe(self, plan: Plan, accepted: int, seconds: float, verify_seconds: float) -> None:
         self._elapsed += seconds
@@ -141,8 +141,8 @@ class AdaptiveWidth:
         """What it thinks of drafting now, in sentences."""
         if self._narrowest not in self._verifying or not self._has_drafted:
             return "too few cycles to tell whether drafting pays"
-        best = self._best_draft(self.block)
-        gain, dear = self.rate(best) / self.rate(PLAIN), self.cost(best) / self.cost(PLAIN)
+        best, rate = self._best_draft(self.block)
+        gain, dear = rate / self.rate(PLAIN), self.cost(best) / self.cost(PLAIN)
         doing = f"drafting {best} rows" if gain > 1 else "decoding plainly"
         worth = f"a block of {best} is worth {gain:.2f}x plain decoding ({self.tokens(best):.2f} tokens for {dear:.2f} times the cost)"
         if not self._found:
@@ -165,9 +165,13 @@ class AdaptiveWidth:
                 best, rate = width, expected[width - 1] / cost
         return Plan(best, drafted=False), rate
 
-    def _best_draft(self, most: int) -> int:
-        expected = self._drafts.tokens()
-        return max(range(2, most + 1), key=lambda width: expected[width - 1] / self.cost(width))
+    def _best_draft(self, most: int) -> tuple[int, float]:
+        """The best width to draft, and its tokens per second."""
+        expected, best, rate = self._drafts.tokens(), PLAIN, 0.0
+        for width in range(2, most + 1):
+            if expected[width - 1] > rate * (cost := self.cost(width)):
+                best, rate = width, expected[width - 1] / cost
+        return best, rate
 
     def _class_of(self, match: int) -> Shares:
         return self._matches[bisect_right(_MATCHES, match, key=lambda entry: entry[0]) - 1]

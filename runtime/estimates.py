@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from statistics import median
 
 _FORGET = 0.98
 """weight of what was seen so far, per guess"""
@@ -19,18 +18,21 @@ class Shares:
         """`prior` is believed as if it had been seen `weight` times."""
         self._prior, self._weight = prior, weight
         self._reached, self._stood = [0.0] * slots, [0.0] * slots
+        self._tokens: list[float] | None = None
 
     def __bool__(self) -> bool:
         return self._reached[0] > 0
 
     def note(self, known: int, stood: int) -> None:
         """Of the first `known` guesses, whose truth has come out, the first `stood` were right."""
-        for slot in range(len(self._reached)):
-            self._reached[slot] *= _FORGET
-            self._stood[slot] *= _FORGET
-        for slot in range(min(stood + 1, known, len(self._reached))):
-            self._reached[slot] += 1
-            self._stood[slot] += slot < stood
+        reached, right = self._reached, self._stood
+        for slot in range(len(reached)):
+            reached[slot] *= _FORGET
+            right[slot] *= _FORGET
+        for slot in range(min(stood + 1, known, len(reached))):
+            reached[slot] += 1
+            right[slot] += slot < stood
+        self._tokens = None
 
     def by_slot(self) -> Sequence[float]:
         """The share of each slot."""
@@ -38,12 +40,13 @@ class Shares:
 
     def tokens(self) -> Sequence[float]:
         """Expected tokens of a block by the number of its guesses, from none: 1 + sum over slots of the chance that all guesses up to it stand."""
-        expected = [1.0]
-        stands = 1.0
-        for share in self.by_slot():
-            stands *= share
-            expected.append(expected[-1] + stands)
-        return expected
+        if self._tokens is None:
+            self._tokens = [1.0]
+            stands = 1.0
+            for share in self.by_slot():
+                stands *= share
+                self._tokens.append(self._tokens[-1] + stands)
+        return self._tokens
 
 
 class Costs:
@@ -52,6 +55,7 @@ class Costs:
     def __init__(self) -> None:
         self._recent: dict[int, deque[float]] = {}
         self._medians: dict[int, float] = {}
+        self._guessed: dict[int, float] = {}
 
     def __contains__(self, width: int) -> bool:
         return width in self._medians
@@ -61,14 +65,22 @@ class Costs:
 
     def note(self, width: int, seconds: float) -> None:
         """A call of `width` rows took `seconds`."""
-        recent = self._recent.setdefault(width, deque(maxlen=_RECENT))
+        recent = self._recent.get(width)
+        if recent is None:
+            recent = self._recent[width] = deque(maxlen=_RECENT)
         recent.append(seconds)
-        self._medians[width] = median(recent)
+        self._medians[width] = sorted(recent)[len(recent) // 2]
+        self._guessed.clear()
 
     def of(self, width: int) -> float:
         """Seconds of a call, for a width that never ran from a line through the nearest that did. Raises `ValueError` before the first call."""
         if width in self._medians:
             return self._medians[width]
+        if width not in self._guessed:
+            self._guessed[width] = self._between(width)
+        return self._guessed[width]
+
+    def _between(self, width: int) -> float:
         below = max((known for known in self._medians if known < width), default=min(self._medians))
         above = min((known for known in self._medians if known > width), default=max(self._medians))
         low, high = self._medians[below], self._medians[above]

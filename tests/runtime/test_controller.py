@@ -7,6 +7,7 @@ import random
 import pytest
 
 from dflash_compile.runtime.controller import PLAIN, AdaptiveWidth, FixedWidth, Plan
+from dflash_compile.runtime.estimates import Costs, Shares
 
 BLOCK = 8
 TWO_CORES = {width: 1.0 + 0.13 * (width - 1) + (0.4 if width > 1 else 0.0) for width in range(1, 17)}
@@ -105,3 +106,28 @@ def test_the_verdict_says_what_it_does():
     assert controller.verdict().startswith("decoding plainly")
     simulate(controller, TWO_CORES, [0.95] * 7, 2000)
     assert controller.verdict().startswith("drafting ")
+
+
+def test_costs_of_widths_that_never_ran_lie_between_those_that_did():
+    costs = Costs()
+    with pytest.raises(ValueError, match="empty"):
+        costs.of(2)
+    for width, seconds in ((2, 1.0), (6, 3.0), (6, 90.0), (6, 3.0)):
+        costs.note(width, seconds)
+    assert [costs.of(width) for width in (1, 2, 4, 6, 9)] == [1.0, 1.0, 2.0, 3.0, 3.0]
+    costs.note(4, 1.5)
+    assert [costs.of(width) for width in (3, 4, 5)] == [1.25, 1.5, 2.25]
+    assert (3 in costs, 4 in costs, len(costs)) == (False, True, 3)
+
+
+def test_shares_are_of_guesses_whose_predecessors_stood():
+    shares = Shares(3, prior=0.5)
+    assert (list(shares.by_slot()), bool(shares)) == ([0.5] * 3, False)
+    assert list(shares.tokens()) == [1.0, 1.5, 1.75, 1.875]
+    for _ in range(400):
+        shares.note(known=2, stood=2)  # the third guess never met the truth
+    assert list(shares.by_slot()) == pytest.approx([1.0, 1.0, 0.5], abs=0.02)
+    assert list(shares.tokens()) == pytest.approx([1, 2, 3, 3.5], abs=0.05)
+    for _ in range(400):
+        shares.note(known=3, stood=0)
+    assert list(shares.by_slot()) == pytest.approx([0.0, 0.5, 0.5], abs=0.03)
