@@ -1,12 +1,14 @@
 """Which drafter is fastest: train, build and time one for every combination of layers, block and draft vocabulary.
 
     python benchmarks/shapes.py TARGET OUT --layers 1 --layers 3 --block 6 --block 8 (--minutes 60 | --steps 2000)
-        [--vocabulary 8192] [--features DIR] [--set learning_rate=1e-3] [--prompts 8] [--max-new-tokens 128] [--json]
+        [--vocabulary 8192] [--from DRAFTER] [--engine BUNDLE] [--features DIR ...] [--set learning_rate=1e-3]
+        [--prompts 8] [--max-new-tokens 128] [--threads 1] [--json]
 
 Every shape is trained for the same budget on the same features (made first where `--features`, by default OUT/features,
-holds too few), built into a bundle and timed on the prompt suites against plain decoding on the same bundle, taking
-turns. Run the same command again to go on: a shape with a result is not touched, one under way is resumed.
-Tokens a second of different shapes are taken at different times; on a machine that does other things, trust the speed-up.
+hold too few), built into a bundle and timed on the prompt suites against plain decoding on the same bundle, taking
+turns: with blocks of every width, whose CPU time counts this process alone, so that the table holds on a busy machine
+too. A shape's speed-up is that of its best width. `--from` begins at the first layers of a trained drafter instead of
+at the target's last. Run the same command again to go on: a shape with a result is not touched, one under way is resumed.
 """
 
 from __future__ import annotations
@@ -18,16 +20,21 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import product
 from pathlib import Path
+from statistics import median
+from time import process_time
 from typing import Any
 
-from dflash_compile.cli.demo.compare import compare
-from dflash_compile.cli.demo.prompts import DemoPrompt
+from dflash_compile.cli.bench.sides import widths
+from dflash_compile.cli.compiled_target import open_compiled_target
 from dflash_compile.compile.build import BuildOptions, build
-from dflash_compile.export import open_target
-from dflash_compile.export.checkpoint import TargetCheckpoint
+from dflash_compile.export import open_drafter, open_target
+from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
 from dflash_compile.runtime import load
 from dflash_compile.runtime.errors import DFlashError, UsageError
-from dflash_compile.train.options import TrainOptions
+from dflash_compile.runtime.session import Session
+from dflash_compile.train.compiled_target import CompiledTarget
+from dflash_compile.train.from_drafter import options_of, start_identity
+from dflash_compile.train.options import TrainOptions, default_taps
 from dflash_compile.train.recipe import train
 
 ROOT = Path(__file__).parents[1]
@@ -64,58 +71,105 @@ class Shape:
 class Judge:
     """How a bundle is timed."""
 
-    prompts: Sequence[DemoPrompt]
+    prompts: Sequence[str]
     max_new_tokens: int
-    repeats: int
+    threads: int | None
 
-    def figures(self, bundle: Path) -> dict[str, object]:
-        """τ of whole blocks, tokens a second with and without the drafter, and whether the text was the same."""
-        with load(bundle) as session:
-            result = compare(session, self.prompts, self.max_new_tokens, self.repeats, lambda *_, **__: None)
-        return {"lossless": result.lossless, **{name: round(value, 3) for name, value in result.total.as_dict().items()}}
+    def figures(self, bundle: Path) -> dict[str, Any]:
+        """τ and tokens a CPU second for every width, τ of whole blocks, those of plain decoding, and whether the text was always the same."""
+        with load(bundle, threads=self.threads) as session:
+            sides = [0, *widths(session.manifest.pairing.block)]  # 0: plain decoding
+            spent, same = {width: list[Spent]() for width in sides}, True
+            for width in sides:
+                self.answer(session, self.prompts[0], width)
+            for prompt in self.prompts:
+                answers = {width: self.answer(session, prompt, width) for width in sides}
+                same = same and len({tokens for tokens, _ in answers.values()}) == 1
+                for width, (_, one) in answers.items():
+                    spent[width].append(one)
+        plain, *blocks = (row(width, spent[width]) for width in sides)
+        best = max(blocks, key=lambda block: block["tokens_per_cpu_second"])
+        speedup = round(best["tokens_per_cpu_second"] / plain["tokens_per_cpu_second"], 3)
+        return {"lossless": same, "tau": blocks[-1]["tau"], "speedup": speedup, "best_width": best["width"], "plain": plain, "widths": blocks}
+
+    def answer(self, session: Session, prompt: str, width: int) -> tuple[tuple[int, ...], Spent]:
+        """The answer's token ids, and what decoding took, prefill apart."""
+        answer = session.tokens(prompt, max_new_tokens=self.max_new_tokens, draft=width > 0, block=width or None)
+        first = next(answer)
+        start = process_time()
+        tokens = (first, *answer)
+        return tokens, Spent(len(tokens) - 1, session.statistics.cycles, process_time() - start)
 
 
-def prompts_of(folder: Path, count: int) -> list[DemoPrompt]:
+@dataclass(frozen=True)
+class Spent:
+    """Of one answer: decoded tokens, cycles, CPU seconds."""
+
+    tokens: int
+    cycles: int
+    cpu: float
+
+
+def row(width: int, answers: Sequence[Spent]) -> dict[str, float]:
+    """Rates of blocks of `width` rows. A cycle costs what one of the median answer costs: some answers are disturbed by other jobs."""
+    tau = sum(answer.tokens for answer in answers) / sum(answer.cycles for answer in answers)
+    cycle = median(answer.cpu / answer.cycles for answer in answers)
+    return {"width": width, "tau": round(tau, 3), "cycle_cpu_ms": round(1000 * cycle, 2), "tokens_per_cpu_second": round(tau / cycle, 2)}
+
+
+def prompts_of(folder: Path, count: int) -> list[str]:
     """The first `count` prompts of every suite in `folder`. Raises `UsageError` when there are none."""
-    found = [DemoPrompt(file.stem, line) for file in sorted(folder.glob("*.txt")) for line in file.read_text(encoding="utf-8").splitlines()[:count]]
+    found = [line for file in sorted(folder.glob("*.txt")) for line in file.read_text(encoding="utf-8").splitlines()[:count]]
     if not found:
         raise UsageError("no prompts to time", where=str(folder), fix="give a folder of .txt files, one prompt a line, to --suites")
     return found
 
 
-def try_shape(
-    checkpoint: TargetCheckpoint, shape: Shape, options: TrainOptions, folder: Path, features: Path, build_options: BuildOptions, judge: Judge
-) -> dict[str, Any]:
-    """The result of `shape`, from `folder` when it is there, else made and kept there."""
-    result = folder / "result.json"
-    asked = json.loads(json.dumps({"training": asdict(options), "precision": build_options.precision, "new tokens": judge.max_new_tokens}))
-    if result.exists():
-        found: dict[str, Any] = json.loads(result.read_text())
-        if found["asked"] != asked:
-            raise UsageError("this shape was tried with other settings", where=str(result), fix="use another OUT folder, or delete the shape's")
+@dataclass(frozen=True)
+class Search:
+    """What all shapes share."""
+
+    checkpoint: TargetCheckpoint
+    out: Path
+    features: Sequence[Path]
+    start: DrafterCheckpoint | None
+    engine: CompiledTarget | None
+    precision: str
+    judge: Judge
+
+    def try_shape(self, shape: Shape, options: TrainOptions) -> dict[str, Any]:
+        """The result of `shape`, from its folder when it is there, else made and kept there."""
+        folder = self.out / shape.name
+        result = folder / "result.json"
+        start = None if self.start is None else start_identity(self.start)
+        asked = json.loads(json.dumps({"training": asdict(options), "start": start, "precision": self.precision, "new tokens": self.judge.max_new_tokens}))
+        if result.exists():
+            found: dict[str, Any] = json.loads(result.read_text())
+            if found["asked"] != asked:
+                raise UsageError("this shape was tried with other settings", where=str(result), fix="use another OUT folder, or delete the shape's")
+            return found
+        own, *more = [path.resolve() for path in self.features]
+        work = folder / "work"
+        work.mkdir(parents=True, exist_ok=True)
+        if not (work / "features").is_symlink():
+            (work / "features").symlink_to(own, target_is_directory=True)
+        trained = train(self.checkpoint, folder / "drafter", options, work, tuple(more), force=True, start=self.start, engine=self.engine)
+        bundle = build(self.checkpoint, trained.drafter, folder / "bundle", BuildOptions(precision=self.precision, force=True))
+        found = {"shape": asdict(shape), "held_out_tau": trained.acceptance.tau, **self.judge.figures(bundle), "asked": asked}
+        partial = result.with_suffix(".partial")
+        partial.write_text(json.dumps(found, indent=1) + "\n")
+        partial.replace(result)
         return found
-    work = folder / "work"
-    work.mkdir(parents=True, exist_ok=True)
-    if not (work / "features").is_symlink():
-        (work / "features").symlink_to(features.resolve(), target_is_directory=True)
-    trained = train(checkpoint, folder / "drafter", options, work, force=True)
-    bundle = build(checkpoint, trained.drafter, folder / "bundle", build_options)
-    found = {"shape": asdict(shape), "held_out_tau": trained.acceptance.tau, **judge.figures(bundle), "asked": asked}
-    partial = result.with_suffix(".partial")
-    partial.write_text(json.dumps(found, indent=1) + "\n")
-    partial.replace(result)
-    return found
 
 
 def table(results: Sequence[dict[str, Any]]) -> str:
     """Results, the fastest first."""
-    lines = ["layers  block  vocabulary  held-out τ  τ      tok/s    plain    speed-up  same text"]
-    for row in sorted(results, key=lambda row: -row["tokens_per_second"]):
-        shape = row["shape"]
-        lines.append(
-            f"{shape['layers']:<7} {shape['block']:<6} {shape['vocabulary'] or 'all':<11} {row['held_out_tau']:<11.3f} {row['tau']:<6.3f} "
-            f"{row['tokens_per_second']:<8.2f} {row['baseline_tokens_per_second']:<8.2f} {row['speedup']:<9.3f} {'yes' if row['lossless'] else 'NO'}"
-        )
+    lines = ["layers  block  vocabulary  held-out τ  τ      speed-up  at width  CPU of that cycle  of plain's  same text"]
+    for result in sorted(results, key=lambda result: -result["speedup"]):
+        shape, best = result["shape"], next(width for width in result["widths"] if width["width"] == result["best_width"])
+        ratio, same = best["cycle_cpu_ms"] / result["plain"]["cycle_cpu_ms"], "yes" if result["lossless"] else "NO"
+        trained = f"{shape['layers']:<7} {shape['block']:<6} {shape['vocabulary'] or 'all':<11} {result['held_out_tau']:<11.3f} {result['tau']:<6.3f}"
+        lines.append(f"{trained} {result['speedup']:<9.3f} {result['best_width']:<9} {best['cycle_cpu_ms']:<6.2f} ms          {ratio:<11.2f} {same}")
     return "\n".join(lines)
 
 
@@ -142,13 +196,15 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     budget = parser.add_mutually_exclusive_group(required=True)
     budget.add_argument("--minutes", type=float, help="of training, for every shape")
     budget.add_argument("--steps", type=int, help="of training, for every shape")
-    parser.add_argument("--features", type=Path, help="the `features` folder of a training run; OUT/features by default")
+    parser.add_argument("--features", type=Path, action="append", help="the `features` folder of a training run, may be given again; OUT/features by default")
+    parser.add_argument("--from", dest="start", type=Path, metavar="DRAFTER", help="begin at the first layers of this drafter")
+    parser.add_argument("--engine", type=Path, metavar="BUNDLE", help="the compiled target that the features are of")
     parser.add_argument("--set", type=setting, action="append", default=[], metavar="NAME=VALUE", help="another training option, for every shape")
     parser.add_argument("--precision", default="int8", help="of the bundles")
     parser.add_argument("--suites", type=Path, default=SUITES)
     parser.add_argument("--prompts", type=int, default=8, help="of every suite")
     parser.add_argument("--max-new-tokens", type=int, default=128)
-    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--threads", type=int)
     parser.add_argument("--json", action="store_true")
     return parser.parse_args(arguments)
 
@@ -157,22 +213,25 @@ def main(arguments: Sequence[str]) -> int:
     """Try every shape and print the table, or the error of the first that cannot be."""
     given = parse(arguments)
     try:
-        judge = Judge(prompts_of(given.suites, given.prompts), given.max_new_tokens, given.repeats)
-        shared = {**dict(given.set), **({"minutes": given.minutes} if given.steps is None else {"steps": given.steps})}
+        judge = Judge(prompts_of(given.suites, given.prompts), given.max_new_tokens, given.threads)
+        start = None if given.start is None else open_drafter(given.start)
+        answered = {} if start is None else {name: value for name, value in options_of(start.spec).items() if name not in ("layers", "block")}
+        shared = {**answered, **dict(given.set), **({"minutes": given.minutes} if given.steps is None else {"steps": given.steps})}
         shapes = [Shape(layers, block, vocabulary or None) for layers, block, vocabulary in product(given.layers, given.block, given.vocabulary or [0])]
         options = {shape: shape.options(shared) for shape in shapes}  # all of them are checked before the first takes its hours
-        checkpoint, features = open_target(given.target), given.features or given.out / "features"
-        features.mkdir(parents=True, exist_ok=True)
-        results = []
-        for shape in options:
+        checkpoint, features = open_target(given.target), given.features or [given.out / "features"]
+        features[0].mkdir(parents=True, exist_ok=True)
+        taps = options[shapes[0]].taps or default_taps(checkpoint.spec.layers)
+        engine = None if given.engine is None else open_compiled_target(given.engine, checkpoint, taps)
+        search, results = Search(checkpoint, given.out, features, start, engine, given.precision, judge), []
+        for shape in shapes:
             print(f"trying {shape.name}", file=sys.stderr, flush=True)
-            build_options = BuildOptions(precision=given.precision, force=True)
-            results.append(try_shape(checkpoint, shape, options[shape], given.out / shape.name, features, build_options, judge))
+            results.append(search.try_shape(shape, options[shape]))
     except DFlashError as error:
         print(f"error: {error}", file=sys.stderr)
         return int(error.exit_code)
     print(json.dumps({"shapes": results}) if given.json else table(results))
-    return 0 if all(row["lossless"] for row in results) else 1
+    return 0 if all(result["lossless"] for result in results) else 1
 
 
 if __name__ == "__main__":

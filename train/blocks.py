@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 
 IGNORED = -100
+NARROWEST = 2
+"""rows of the narrowest block: an anchor and one proposal"""
 
 
 def gamma_for(block: int) -> float:
@@ -57,10 +59,22 @@ class BlockBatch:
     """int64 [N, A]"""
     labels: torch.Tensor
     """int64 [N, A, B - 1], `IGNORED` where there is none"""
+    widths: torch.Tensor | None = None
+    """int64 [N, A]: rows of each block, 2 to B; a row behind them is no part of it and has no label. None: all B"""
+
+    def to(self, device: torch.device) -> BlockBatch:
+        """The same on `device`."""
+        widths = None if self.widths is None else self.widths.to(device)
+        return BlockBatch(*(tensor.to(device) for tensor in (self.features, self.anchors, self.anchor_tokens, self.labels)), widths)
 
 
-def pack(sequences: list[tuple[torch.Tensor, torch.Tensor, int]], anchors: int, block: int, generator: torch.Generator) -> BlockBatch:
-    """Batch (tokens [t], features [t, width], prompt length) triples; features are cut behind the last block used, anchors to the most that any has."""
+def pack(
+    sequences: list[tuple[torch.Tensor, torch.Tensor, int]], anchors: int, block: int, generator: torch.Generator, narrow_share: float = 0.0
+) -> BlockBatch:
+    """Batch (tokens [t], features [t, width], prompt length) triples; features are cut behind the last block used, anchors to the most that any has.
+
+    `narrow_share` of the blocks get widths below `block`, each as likely as the others.
+    """
     picked = [sample_anchors(prompt, len(tokens), anchors, generator) for tokens, _, prompt in sequences]
     longest = max(min(int(p.max()) + block - 1, len(tokens)) for p, (tokens, _, _) in zip(picked, sequences, strict=True) if len(p))
     anchors = max(len(p) for p in picked)  # rows of anchors that no sequence has would be computed for nothing
@@ -75,4 +89,9 @@ def pack(sequences: list[tuple[torch.Tensor, torch.Tensor, int]], anchors: int, 
         places[i, :used] = chosen
         anchor_tokens[i, :used] = tokens.long()[chosen]
         labels[i, :used] = block_labels(tokens, chosen, block)
-    return BlockBatch(features, places, anchor_tokens, labels)
+    if not narrow_share or block == NARROWEST:
+        return BlockBatch(features, places, anchor_tokens, labels)
+    widths = torch.randint(NARROWEST, block, places.shape, generator=generator)
+    widths = torch.where(torch.rand(places.shape, generator=generator) < narrow_share, widths, block)
+    labels[torch.arange(1, block) >= widths[:, :, None]] = IGNORED
+    return BlockBatch(features, places, anchor_tokens, labels, widths)

@@ -48,7 +48,7 @@ class Corpus:
         """Ids of the `count` most frequent response tokens of the training part, sorted, int64."""
         return torch.tensor(sorted(token for token, _ in self.token_counts().most_common(count)), dtype=torch.long)
 
-    def batch(self, step: int, seed: int, sequences: int, anchors: int, block: int) -> BlockBatch:
+    def batch(self, step: int, seed: int, sequences: int, anchors: int, block: int, narrow_share: float = 0.0) -> BlockBatch:
         """The batch of `step`: the same for the same arguments, so that a resumed run continues the same stream.
 
         Sequences of similar length go together; padding would otherwise be half of the context work.
@@ -58,4 +58,4 @@ class Corpus:
         pool = sorted(pool, key=lambda i: self.train[i][1].length)
         start = int(torch.randint(len(pool) - sequences + 1, (1,), generator=generator))
         triples = [self.triple(self.train[i]) for i in pool[start : start + sequences]]
-        return pack(triples, anchors, block, generator)
+        return pack(triples, anchors, block, generator, narrow_share)

@@ -39,8 +39,8 @@ def _tables(model: DflashV1, positions: int, device: torch.device) -> tuple[torc
 class BlockAttend:
     """`Attend` for training: contexts [N, T], blocks [N, A, B] flattened to [N, A * B] rows."""
 
-    def __init__(self, model: DflashV1, context: torch.Tensor, anchors: torch.Tensor, block: int, dtype: torch.dtype) -> None:
-        """`context` [N, T, H] is the context feature; `anchors` [N, A] absolute positions."""
+    def __init__(self, model: DflashV1, context: torch.Tensor, anchors: torch.Tensor, block: int, dtype: torch.dtype, used: torch.Tensor | None = None) -> None:
+        """`context` [N, T, H] is the context feature; `anchors` [N, A] absolute positions; `used` [N, A] rows of each block, None for all `block`."""
         self.model, self.block = model, block
         self.shape = (*anchors.shape, block)
         device = context.device
@@ -54,6 +54,7 @@ class BlockAttend:
             k, v = layer.self_attn.keys_values(context)
             self.keys_values.append((_rotate(k.to(dtype), *context_tables), v.to(dtype)))
         self.context_bias = self._context_bias(rows, anchors, length, dtype)
+        self.used = used
 
     def _context_bias(self, rows: torch.Tensor, anchors: torch.Tensor, length: int, dtype: torch.dtype) -> list[torch.Tensor]:
         """Per layer, additive [N, 1, 1, A * B, T]: 0 where the context row is before the anchor and inside the window."""
@@ -68,7 +69,7 @@ class BlockAttend:
         return [biases[window] for window in windows]
 
     def _block_bias(self, layer: int, like: torch.Tensor) -> torch.Tensor:
-        """Additive [B, B]: `-inf` where a row may not see another row of its block."""
+        """Additive, broadcast to [N, kv, groups, A, B, B]: `-inf` where a row may not see another row of its block, or that one is no part of it."""
         bias = torch.zeros(self.block, self.block, dtype=like.dtype, device=like.device)
         row = torch.arange(self.block, device=like.device)
         distance = row[:, None] - row[None, :]
@@ -76,7 +77,12 @@ class BlockAttend:
         if spec.causal and spec.causal[layer]:
             bias = bias.masked_fill(distance < 0, float("-inf"))
         window = spec.windows[layer] if spec.windows else None
-        return bias if window is None or spec.windows_from_anchor else bias.masked_fill(distance.abs() >= window, float("-inf"))
+        if window is not None and not spec.windows_from_anchor:
+            bias = bias.masked_fill(distance.abs() >= window, float("-inf"))
+        if self.used is None:
+            return bias
+        behind = row >= self.used[:, None, None, :, None, None]
+        return torch.where(behind & (distance != 0), float("-inf"), bias)  # itself it sees always: a row that sees nothing is NaN
 
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         n, heads, rows, width = q.shape
@@ -108,6 +114,7 @@ def draft_hidden(model: DflashV1, batch: BlockBatch, embedding: torch.Tensor, bl
     rows = block - model.spec.sample_from_anchor
     ids = torch.full((n, anchors, rows), model.spec.mask_id, device=batch.anchors.device)
     ids[:, :, 0] = batch.anchor_tokens
-    attend = BlockAttend(model, context, batch.anchors, rows, dtype)
+    used = None if batch.widths is None else batch.widths - int(model.spec.sample_from_anchor)
+    attend = BlockAttend(model, context, batch.anchors, rows, dtype, used)
     hidden: torch.Tensor = model(embedding[ids.flatten(1)].float(), attend)
     return hidden.view(n, anchors, rows, -1)[:, :, rows - block + 1 :]

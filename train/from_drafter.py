@@ -1,4 +1,4 @@
-"""A first guess of the drafter's weights: those of another drafter of the same shape.
+"""A first guess of the drafter's weights: those of another drafter of the same shape, or of its first layers.
 
 The block may differ, since no weight depends on it; everything that decides what the weights mean may not.
 """
@@ -18,7 +18,6 @@ from dflash_compile.export.spec import DrafterSpec
 from dflash_compile.runtime.errors import PairingError
 
 COMPARED = (
-    "layers",
     "hidden",
     "heads",
     "kv_heads",
@@ -61,7 +60,7 @@ def options_of(spec: DrafterSpec) -> dict[str, Any]:
 def check_start(target: TargetCheckpoint, wanted: DrafterSpec, start: DrafterCheckpoint) -> None:
     """Raise `PairingError` with every difference when `start` cannot begin the training of `wanted`, or is not for `target`.
 
-    Reads headers only.
+    It may have more layers than `wanted`, whose first ones are taken. Reads headers only.
     """
     if HEAD in start.tensors.shapes():
         raise PairingError(
@@ -71,6 +70,8 @@ def check_start(target: TargetCheckpoint, wanted: DrafterSpec, start: DrafterChe
             fix="start from a drafter without one, or train from the target's own layers",
         )
     differences = [f"{name} is {found}, not {needed}" for name, needed, found in _compared(wanted, start.spec) if needed != found]
+    if wanted.layers > start.spec.layers:
+        differences.insert(0, f"it has {start.spec.layers} layers, not {wanted.layers}")
     if differences:
         raise PairingError(
             "training cannot start from this drafter",
@@ -82,21 +83,22 @@ def check_start(target: TargetCheckpoint, wanted: DrafterSpec, start: DrafterChe
 
 
 def _compared(wanted: DrafterSpec, found: DrafterSpec) -> list[tuple[str, object, object]]:
-    return [(name, _plain(wanted, name), _plain(found, name)) for name in COMPARED]
+    common = min(wanted.layers, found.layers)
+    return [(name, _plain(wanted, name, common), _plain(found, name, common)) for name in COMPARED]
 
 
-def _plain(spec: DrafterSpec, name: str) -> object:
-    """A field in the one form that compares: an empty window or causality list means full attention in every layer."""
+def _plain(spec: DrafterSpec, name: str, layers: int) -> object:
+    """A field in the one form that compares: of the first `layers` layers; an empty window or causality list means full attention in each."""
     value: object = getattr(spec, name)
-    empty = {"windows": [None] * spec.layers, "causal": [False] * spec.layers}
-    if name in empty and not value:
-        return empty[name]
+    empty: dict[str, object] = {"windows": None, "causal": False}
+    if name in empty:
+        return list(value)[:layers] if isinstance(value, tuple) and value else [empty[name]] * layers
     return list(value) if isinstance(value, tuple) else value
 
 
 @torch.no_grad()
 def take_weights(model: DflashV1, start: DrafterCheckpoint) -> None:
-    """Copy the weights of `start`, which `check_start` has passed, into `model`, whatever float type they are stored in."""
+    """Copy the weights of `start`, which `check_start` has passed, into `model`, whatever float type they are stored in: layers `model` lacks stay out."""
     for name, parameter in model.named_parameters():
         parameter.copy_(start.read(name))
 

@@ -18,6 +18,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "checkpoint_seconds": (0, math.inf),
     "seed": (0, (1 << 32) - 1),
     "soft_share": (0, 1),
+    "narrow_share": (0, 1),
 }
 """least and greatest value of options"""
 
@@ -59,6 +60,8 @@ class TrainOptions:
     full_share: float = 0.1
     gamma: float | None = None
     """decay of the loss along a block: row k weighs exp(-(k - 1) / gamma); None for the published decay of the block, `blocks.gamma_for`"""
+    narrow_share: float = 0.0
+    """how many blocks are trained at widths below `block`, each as often as the others: for runtimes that draft narrower than that"""
     soft_share: float = 0.5
     """how much of the loss is against the target's own distribution; the rest is against the token it said"""
     held_out: int = 40

@@ -140,8 +140,8 @@ class Trainer:
     def train_step(self) -> float:
         """Train on the batch of the clock's step; its loss. The caller moves the clock."""
         options = self.options
-        batch = self.corpus.batch(self.clock.step, options.seed, options.sequences, options.anchors, options.block)
-        batch = BlockBatch(*(t.to(self.device) for t in (batch.features, batch.anchors, batch.anchor_tokens, batch.labels)))
+        batch = self.corpus.batch(self.clock.step, options.seed, options.sequences, options.anchors, options.block, options.narrow_share)
+        batch = batch.to(self.device)
         for group in self.optimiser.param_groups:
             group["lr"] = rate_at(self.done, options)
         vocabulary = self.whole if self.done > 1 - options.full_share else self.frequent

@@ -66,6 +66,9 @@ def command(
     anchors: Annotated[int | None, typer.Option("--anchors", help="Blocks of a sequence and step; 32 by default.")] = None,
     learning_rate: Annotated[float | None, typer.Option("--learning-rate", help="At its peak; 6e-4 by default.")] = None,
     loss_vocabulary: Annotated[int | None, typer.Option("--loss-vocabulary", help="Most frequent tokens most steps are scored over; 8192 by default.")] = None,
+    narrow_share: Annotated[
+        float | None, typer.Option("--narrow-share", help="How many blocks are trained narrower than --block, for runtimes that draft so; 0 by default.")
+    ] = None,
     gamma: Annotated[
         float | None, typer.Option("--gamma", help="Decay of the loss along a block; half the block by default. Smaller favours the first proposals.")
     ] = None,
@@ -109,6 +112,7 @@ def command(
         "anchors": anchors,
         "learning_rate": learning_rate,
         "loss_vocabulary": loss_vocabulary,
+        "narrow_share": narrow_share,
         "gamma": gamma,
         "soft_share": soft_share,
         "held_out": held_out,

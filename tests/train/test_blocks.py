@@ -59,6 +59,19 @@ def test_padded_anchors_carry_no_labels_and_contexts_are_cut() -> None:
     assert (batch.features[1, 6:] == 0).all()
 
 
+def test_a_share_of_the_blocks_is_narrower_and_has_no_labels_behind_its_width() -> None:
+    tokens, features = torch.arange(600, dtype=torch.int32), torch.zeros(600, 3, dtype=torch.bfloat16)
+    batch = pack([(tokens, features, 4)], 500, 6, torch.Generator().manual_seed(0), narrow_share=0.5)
+    assert batch.widths is not None
+    labelled = (batch.labels != IGNORED).sum(-1)
+    inside = batch.anchors < 594  # further on the sequence ends first
+    assert torch.equal(labelled[inside], batch.widths[inside] - 1)
+    counts = torch.bincount(batch.widths.flatten(), minlength=7) / 500
+    assert counts[:2].sum() == 0
+    assert 0.4 < counts[6] < 0.6, "the others are whole"
+    assert all(0.08 < share < 0.18 for share in counts[2:6]), "every narrower width as often as the others"
+
+
 def test_walk_counts_cycles_like_the_loop() -> None:
     # anchors 0..5; 2 accepted at 0 moves to 3, none at 3 moves to 4, 1 at 4 moves to 6 = the end
     result = walk(torch.tensor([2, 9, 9, 0, 1, 9]), block=4)

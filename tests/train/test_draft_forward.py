@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -15,13 +17,13 @@ from .tiny import HIDDEN, TAPS, VOCAB, drafter, target
 BLOCK = 5
 
 
-def _cached(model: DflashV1, features: torch.Tensor, anchor: int, token: int, embedding: torch.Tensor) -> torch.Tensor:
-    """Inject the context, draft one block: the way an engine does it."""
+def _cached(model: DflashV1, features: torch.Tensor, anchor: int, token: int, embedding: torch.Tensor, width: int = BLOCK) -> torch.Tensor:
+    """Inject the context, draft one block of `width` rows: the way an engine does it."""
     spec = model.spec
     cos, sin = drafter_tables(spec, 128)
     caches = [torch.full((1, spec.kv_heads, 64, spec.head_dim), 9.0) for _ in range(2 * spec.layers)]
     caches = CachedAttend(spec, cos, sin, torch.tensor([0], dtype=torch.int32), caches).inject(model, features[None, :anchor])
-    block = torch.tensor([[token] + [spec.mask_id] * (BLOCK - 1)])
+    block = torch.tensor([[token] + [spec.mask_id] * (width - 1)])
     attend = CachedAttend(spec, cos, sin, torch.tensor([anchor], dtype=torch.int32), caches)
     if spec.sample_from_anchor:
         return model(embedding[block[:, :-1]], attend)[0]
@@ -41,9 +43,10 @@ VARIANTS = {
 }
 
 
+@pytest.mark.parametrize("narrow_share", [0.0, 0.8])
 @pytest.mark.parametrize("variant", VARIANTS)
 @torch.no_grad()
-def test_packed_blocks_equal_cached_blocks(variant: str) -> None:
+def test_packed_blocks_equal_cached_blocks(variant: str, narrow_share: float) -> None:
     model = drafter(block=BLOCK, **VARIANTS[variant])  # type: ignore[arg-type]
     embedding = target().model.embed_tokens.weight
     generator = torch.Generator().manual_seed(1)
@@ -52,15 +55,18 @@ def test_packed_blocks_equal_cached_blocks(variant: str) -> None:
         tokens = torch.randint(VOCAB, (length,), generator=generator, dtype=torch.int32)
         features = torch.randn(length, len(TAPS) * HIDDEN, generator=generator).to(torch.bfloat16)
         sequences.append((tokens, features, prompt))
-    batch = pack(sequences, anchors=6, block=BLOCK, generator=generator)
-    batch = type(batch)(batch.features.float(), batch.anchors, batch.anchor_tokens, batch.labels)
+    batch = pack(sequences, anchors=6, block=BLOCK, generator=generator, narrow_share=narrow_share)
+    widths = torch.full_like(batch.anchors, BLOCK) if batch.widths is None else batch.widths
+    assert (len(widths.unique()) > 1) == (narrow_share > 0)
+    batch = replace(batch, features=batch.features.float())
     packed = draft_hidden(model, batch, embedding, BLOCK, torch.float32)
     for i, (tokens, features, _) in enumerate(sequences):
         for j, anchor in enumerate(batch.anchors[i].tolist()):
             if (batch.labels[i, j] == -100).all():
                 continue
-            expected = _cached(model, features.float(), anchor, int(tokens[anchor]), embedding)
-            torch.testing.assert_close(packed[i, j], expected, atol=2e-5, rtol=1e-4)
+            width = int(widths[i, j])
+            expected = _cached(model, features.float(), anchor, int(tokens[anchor]), embedding, width)
+            torch.testing.assert_close(packed[i, j, : width - 1], expected, atol=2e-5, rtol=1e-4)
 
 
 @torch.no_grad()

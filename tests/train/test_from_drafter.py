@@ -46,3 +46,25 @@ def test_a_drafter_with_a_head_of_its_own_is_refused(target: Path, tmp_path: Pat
     spec = drafter_spec(checkpoint.spec, TrainOptions(**options_of(start.spec)), start.spec.mask_id)
     with pytest.raises(PairingError, match="head of its own"):
         check_start(checkpoint, spec, start)
+
+
+def test_a_deeper_drafter_gives_its_first_layers(target: Path, tmp_path: Path) -> None:
+    windows = {"layer_types": ["full_attention", "sliding_attention"], "use_sliding_window": True, "sliding_window": 8}
+    start = open_drafter(models.write_drafter(tmp_path / "deep", target, layers=2, taps=(0, 2), block=4, **windows))
+    checkpoint = open_target(target)
+    spec = drafter_spec(checkpoint.spec, TrainOptions(**options_of(start.spec) | {"layers": 1}), start.spec.mask_id)
+    check_start(checkpoint, spec, start)  # the second layer's window is no difference: that layer is not asked for
+    model = DflashV1(spec, len(spec.taps) * checkpoint.spec.hidden)
+    take_weights(model, start)
+    taken = dict(model.named_parameters())
+    assert not any(name.startswith("layers.1.") for name in taken)
+    assert all(torch.equal(parameter.detach(), start.read(name).float()) for name, parameter in taken.items())
+
+
+def test_a_shallower_one_cannot_give_what_it_lacks(target: Path, tmp_path: Path) -> None:
+    start = open_drafter(models.write_drafter(tmp_path / "flat", target, layers=1, taps=(0, 2), block=4))
+    checkpoint = open_target(target)
+    spec = drafter_spec(checkpoint.spec, TrainOptions(**options_of(start.spec) | {"layers": 2}), start.spec.mask_id)
+    with pytest.raises(PairingError) as caught:
+        check_start(checkpoint, spec, start)
+    assert caught.value.why == "it has 1 layers, not 2"

@@ -37,7 +37,8 @@ def test_every_shape_is_trained_built_and_timed_once(shapes: ModuleType, tmp_pat
     assert shapes.main(command) == 0
     rows = json.loads(capsys.readouterr().out)["shapes"]
     assert [row["shape"] for row in rows] == [{"layers": 1, "block": block, "vocabulary": None} for block in (3, 4)]
-    assert all(row["tokens_per_second"] > 0 and row["tau"] >= 1 for row in rows)
+    assert all(row["speedup"] > 0 and row["tau"] >= 1 for row in rows)
+    assert [[block["width"] for block in row["widths"]] for row in rows] == [[2, 3], [2, 4]]
     stores = {(out / name / "work" / "features").resolve() for name in ("layers1-block3", "layers1-block4")}
     assert stores == {(out / "features").resolve()}, "all shapes learn from the same features"
     times = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
@@ -62,6 +63,16 @@ def test_what_cannot_be_tried_is_refused_before_anything_is_written(
 
 
 def test_the_fastest_comes_first(shapes: ModuleType) -> None:
-    figures = {"held_out_tau": 1.0, "tau": 1.0, "baseline_tokens_per_second": 5.0, "speedup": 1.0, "lossless": True}
-    rows = [{"shape": {"layers": n, "block": 4, "vocabulary": None}, "tokens_per_second": speed, **figures} for n, speed in ((1, 3.0), (2, 9.0), (3, 6.0))]
-    assert [line.split()[0] for line in shapes.table(rows).splitlines()[1:]] == ["2", "3", "1"]
+    plain = {"width": 0, "tau": 1.0, "cycle_cpu_ms": 10.0, "tokens_per_cpu_second": 100.0}
+    block = {"width": 2, "tau": 1.4, "cycle_cpu_ms": 12.5, "tokens_per_cpu_second": 112.0}
+    figures = {"held_out_tau": 1.4, "tau": 1.4, "best_width": 2, "plain": plain, "widths": [block], "lossless": True}
+    rows = [{"shape": {"layers": n, "block": 4, "vocabulary": None}, "speedup": speedup, **figures} for n, speedup in ((1, 1.0), (2, 1.2), (3, 1.1))]
+    _, *lines = shapes.table(rows).splitlines()
+    assert [line.split()[0] for line in lines] == ["2", "3", "1"]
+    assert "1.25" in lines[0], "the cycle costs 1.25 plain ones"
+
+
+def test_a_width_counts_all_tokens_and_the_median_answers_cost(shapes: ModuleType) -> None:
+    disturbed = shapes.Spent(tokens=10, cycles=10, cpu=9.0)
+    found = shapes.row(2, [shapes.Spent(30, 20, 0.2), shapes.Spent(20, 20, 0.4), disturbed])
+    assert found == {"width": 2, "tau": 1.2, "cycle_cpu_ms": 20.0, "tokens_per_cpu_second": 60.0}
