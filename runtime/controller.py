@@ -18,7 +18,9 @@ PLAIN = 1
 """the width that means: do not draft"""
 
 _BUDGET = 0.02
-"""most of the time that drafting may lose against decoding without"""
+"""most of the time that trials of the drafter may lose against decoding without it"""
+_PATIENCE = 4
+"""cycles without the drafter before one of them may be a trial"""
 _PRIOR = 0.5
 """share of the drafter's proposals that stand, before any was seen"""
 _MATCHES = ((1, 0.25), (2, 0.5), (3, 0.7), (5, 0.75), (8, 0.9))
@@ -77,16 +79,18 @@ class AdaptiveWidth:
         """`narrowest` is how many rows a plain cycle verifies. Without a `drafter` every guess is looked up."""
         self.block, self._narrowest, self._drafter = block, narrowest, drafter
         self._drafts, self._matches = Shares(block - 1, _PRIOR), [Shares(block - 1, prior, 2.0) for _, prior in _MATCHES]
-        self._verifying, self._drafting = Costs(), Costs()
+        self._verifying, self._drafting = Costs(), Costs({PLAIN: 0.0})
         """apart, so that every cycle tells what verifying costs: a plain one is nothing else"""
-        self._drafting.note(PLAIN, 0.0)
+        self._has_drafted = False
         self._found = Shares(1, _PRIOR)
         """of all matches"""
         self._elapsed = 0.0
         self._lost = 0.0
-        """seconds that drafting took beyond decoding the same tokens without; below zero it is ahead"""
+        """seconds that trials took beyond decoding the same tokens without the drafter; below zero they are ahead"""
+        self._on_trial, self._undrafted = False, 0
+        """whether the last drafted cycle was a trial, and cycles since then"""
         self._rival = 0.0
-        """seconds a token of the best cycle without the drafter, where one was drafted"""
+        """seconds a token of the best cycle without the drafter, where one was on trial"""
 
     def plan(self, most: int, match: int) -> Plan:
         most = min(self.block, most)
@@ -100,19 +104,24 @@ class AdaptiveWidth:
         if not self._drafter:
             return looked_up
         width, drafted_rate = self._best_draft(most)
-        cost, self._rival = self.cost(width), 1 / rate
-        # To try where a look-up promises much would cost most.
-        trial = looked_up.width == PLAIN and self._lost + cost - self._rival < _BUDGET * self._elapsed
-        return Plan(width, drafted=True) if trial or drafted_rate > rate else looked_up
+        if drafted_rate > rate:
+            self._on_trial = False
+            return Plan(width, drafted=True)
+        # Only to learn of the drafter what has not been seen lately, and not where a look-up promises much: there it would cost most.
+        self._rival, self._on_trial = 1 / rate, self._undrafted >= _PATIENCE and looked_up.width == PLAIN
+        affordable = self._lost + self.cost(width) - self._rival < _BUDGET * self._elapsed
+        return Plan(width, drafted=True) if self._on_trial and affordable else looked_up
 
     def observe(self, plan: Plan, accepted: int, seconds: float, verify_seconds: float) -> None:
         self._elapsed += seconds
         self._verifying.note(max(plan.width, self._narrowest), verify_seconds)
         if not plan.drafted:
+            self._undrafted += 1
             return
+        self._undrafted, self._has_drafted = 0, True
         self._drafting.note(plan.width, seconds - verify_seconds)
         self._drafts.note(plan.width - 1, accepted)
-        if self._rival:
+        if self._on_trial:
             gained = (accepted + 1) * self._rival
             self._lost = max(self._lost + seconds - gained, -gained)  # a long lead buys no long loss
 
@@ -148,10 +157,6 @@ class AdaptiveWidth:
         if not self._found:
             return f"{doing}: {worth}"
         return f"{doing} where the text does not repeat itself: {worth}; where it does, {self._found.by_slot()[0]:.0%} of what is looked up is right"
-
-    @property
-    def _has_drafted(self) -> bool:
-        return len(self._drafting) > 1
 
     def _look_up(self, most: int, match: int) -> tuple[Plan, float]:
         """The best cycle that does not draft, and its tokens per second."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 _FORGET = 0.98
 """weight of what was seen so far, per guess"""
 _RECENT = 9
 """calls of a width whose median is its cost; one that was interrupted does not count for much"""
+_FEW, _STALE = 3, 100
+"""so few calls may all have been interrupted: they are forgotten after so many of other widths"""
 
 
 class Shares:
@@ -52,10 +54,14 @@ class Shares:
 class Costs:
     """Seconds of a call by its width: the median of recent ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, certain: Mapping[int, float] | None = None) -> None:
+        """`certain` are seconds that need no measuring."""
         self._recent: dict[int, deque[float]] = {}
-        self._medians: dict[int, float] = {}
+        self._medians = dict(certain or {})
         self._guessed: dict[int, float] = {}
+        self._doubtful: dict[int, int] = {}
+        """widths of few calls, and the count of all calls at the last of them"""
+        self._calls = 0
 
     def __contains__(self, width: int) -> bool:
         return width in self._medians
@@ -71,6 +77,13 @@ class Costs:
         recent.append(seconds)
         self._medians[width] = sorted(recent)[len(recent) // 2]
         self._guessed.clear()
+        self._calls += 1
+        if len(recent) < _FEW:
+            self._doubtful[width] = self._calls
+        else:
+            self._doubtful.pop(width, None)
+        for stale in [it for it, last in self._doubtful.items() if self._calls - last > _STALE and len(self._medians) > 1]:
+            del self._doubtful[stale], self._recent[stale], self._medians[stale]
 
     def of(self, width: int) -> float:
         """Seconds of a call, for a width that never ran from a line through the nearest that did. Raises `ValueError` before the first call."""

@@ -120,6 +120,29 @@ def test_costs_of_widths_that_never_ran_lie_between_those_that_did():
     assert (3 in costs, 4 in costs, len(costs)) == (False, True, 3)
 
 
+def test_a_width_of_few_calls_is_forgotten_and_measured_again():
+    costs = Costs({1: 0.0})
+    for width, seconds in ((6, 90.0), (2, 1.0)):
+        costs.note(width, seconds)
+    assert costs.of(4) == 45.5
+    for _ in range(101):
+        costs.note(2, 1.0)
+    assert (6 in costs, costs.of(6), 1 in costs) == (False, 1.0, True)
+    for _ in range(3):
+        costs.note(6, 3.0)
+    for _ in range(300):
+        costs.note(2, 1.0)
+    assert costs.of(6) == 3.0
+
+
+def test_one_slow_call_does_not_bar_a_width_for_good():
+    controller = AdaptiveWidth(BLOCK)
+    controller.observe(Plan(BLOCK, drafted=True), 3, 60.0, 59.0)
+    assert MANY_CORES[BLOCK] < 2
+    _, widths = simulate(controller, MANY_CORES, [0.9] * 7, 2000)
+    assert sum(widths[-200:]) / 200 > BLOCK - 2
+
+
 def test_shares_are_of_guesses_whose_predecessors_stood():
     shares = Shares(3, prior=0.5)
     assert (list(shares.by_slot()), bool(shares)) == ([0.5] * 3, False)
