@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dflash_compile.export.graph import Owner
@@ -23,6 +24,8 @@ class BuildOptions:
     """cache rows: prompt and answer together; by default what both models can address, at most `DEFAULT_CONTEXT`"""
     block: int | None = None
     """rows drafted at once, at most the block the drafter was trained for, which is the default"""
+    widths: tuple[int, ...] = ()
+    """rows of a verify beside the block's, where an engine has one width"""
     refine: int = 0
     """passes of the draft after its first, each over the proposals it is least sure of"""
     portable: bool = False
@@ -33,6 +36,8 @@ class BuildOptions:
     """which of several libraries of a back-end compiles; by default the one that is installed"""
     deployment_target: str | None = None
     """the oldest system engines are for, where the back-end has a choice; its own by default"""
+    cache_policy: str | None = None
+    """who keeps the caches, where the back-end has a choice; its own by default"""
     force: bool = False
     """replace a bundle that is there"""
 
@@ -42,27 +47,35 @@ class BuildOptions:
             object.__setattr__(self, "precision", next(iter(backend.PRECISIONS)))
         if not self.arch:
             object.__setattr__(self, "arch", tuple(backend.ARCHITECTURES))
-        if self.deployment_target is not None and self.deployment_target not in backend.DEPLOYMENT_TARGETS:
-            known = ", ".join(backend.DEPLOYMENT_TARGETS)
-            raise UsageError(
-                f"deployment target {self.deployment_target!r}",
-                where="--deployment-target",
-                why="" if known else f"bundles of the back-end {self.backend} have none",
-                fix=f"choose one of {known}" if known else "leave it out",
-            )
+        self._check_choice("deployment target", self.deployment_target, backend.DEPLOYMENT_TARGETS)
+        self._check_choice("cache policy", self.cache_policy, backend.CACHE_POLICIES)
         backend.check_options(self)
         if self.block is not None and self.block < 2:
             raise UsageError(f"a block of {self.block} rows", where="--block", why="a block is the anchor and at least one proposal", fix="give 2 or more")
+        if any(width < 2 for width in self.widths):
+            raise UsageError(
+                f"a width of {min(self.widths)} rows", where="--widths", why="a verify is the anchor and at least one proposal", fix="give 2 or more"
+            )
         if self.refine < 0:
             raise UsageError(f"{self.refine} refinements", where="--refine", fix="give 0 or more")
         if self.context is not None and self.context < 1:
             raise UsageError(f"a context of {self.context} tokens", where="--max-context", fix="give a positive number")
 
+    def _check_choice(self, what: str, chosen: str | None, known: Sequence[str]) -> None:
+        if chosen is not None and chosen not in known:
+            raise UsageError(
+                f"{what} {chosen!r}",
+                where=f"--{what.replace(' ', '-')}",
+                why="" if known else f"bundles of the back-end {self.backend} have none",
+                fix=f"choose one of {', '.join(known)}" if known else "leave it out",
+            )
+
     @property
     def deployment(self) -> dict[str, str]:
-        """`deployment_target` with its default, where the back-end has any."""
-        known = find_backend(self.backend).DEPLOYMENT_TARGETS
-        return {"deployment_target": self.deployment_target or known[0]} if known else {}
+        """`deployment_target` and `cache_policy` with their defaults, where the back-end has any."""
+        backend = find_backend(self.backend)
+        choices = (("deployment_target", self.deployment_target, backend.DEPLOYMENT_TARGETS), ("cache_policy", self.cache_policy, backend.CACHE_POLICIES))
+        return {name: chosen or known[0] for name, chosen, known in choices if known}
 
     def precision_for(self, owner: Owner) -> str:
         """The name of the precision of one model's engines."""

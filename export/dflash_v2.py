@@ -30,8 +30,7 @@ class DynamicConvolution(nn.Module):
 
     def additions(self, x: torch.Tensor) -> torch.Tensor:
         """Of x [N, B, H]: [N, B, 2, K, H], the same for every column of a group."""
-        groups = x.shape[-1] // self.group
-        made: torch.Tensor = self.kernel_projection(x).view(*x.shape[:2], 2, self.taps, groups, 1)
+        made: torch.Tensor = self.kernel_projection(x)[..., None]  # four axes: no more than five have a form in Core ML
         return made.expand(*made.shape[:-1], self.group).reshape(*x.shape[:2], 2, self.taps, x.shape[-1])
 
     def convolve(self, x: torch.Tensor, additions: torch.Tensor, side: int) -> torch.Tensor:

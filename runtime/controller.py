@@ -75,9 +75,13 @@ class AdaptiveWidth:
     Lives as long as its session: what it learned of the machine, of the drafter and of look-ups serves the next request. Output never depends on it.
     """
 
-    def __init__(self, block: int, *, narrowest: int = 1, drafter: bool = True) -> None:
-        """`narrowest` is how many rows a plain cycle verifies. Without a `drafter` every guess is looked up."""
+    def __init__(self, block: int, widths: Sequence[int] = (), *, narrowest: int = 1, drafter: bool = True) -> None:
+        """`widths` are those to choose of, where not every width up to `block` has an engine; `narrowest` is how many rows a plain cycle verifies.
+
+        Without a `drafter` every guess is looked up.
+        """
         self.block, self._narrowest, self._drafter = block, narrowest, drafter
+        self._widths = sorted(widths) or list(range(2, block + 1))
         self._drafts, self._matches = Shares(block - 1, _PRIOR), [Shares(block - 1, prior, 2.0) for _, prior in _MATCHES]
         self._verifying, self._drafting = Costs(), Costs({PLAIN: 0.0})
         """apart, so that every cycle tells what verifying costs: a plain one is nothing else"""
@@ -93,17 +97,17 @@ class AdaptiveWidth:
         """seconds a token of the best cycle without the drafter, where one was on trial"""
 
     def plan(self, most: int, match: int) -> Plan:
-        most = min(self.block, most)
-        if most < 2:
+        widths = [width for width in self._widths if width <= most]
+        if not widths:
             return Plan(PLAIN, drafted=False)
         if self._drafter and not self._has_drafted:  # one block and one plain cycle first: nothing is known without them
-            return Plan(most, drafted=True)
+            return Plan(widths[-1], drafted=True)
         if self._narrowest not in self._verifying:
             return Plan(PLAIN, drafted=False)
-        looked_up, rate = self._look_up(most, match)
+        looked_up, rate = self._look_up(widths, match)
         if not self._drafter:
             return looked_up
-        width, drafted_rate = self._best_draft(most)
+        width, drafted_rate = self._best_draft(widths)
         if drafted_rate > rate:
             self._on_trial = False
             return Plan(width, drafted=True)
@@ -150,7 +154,7 @@ class AdaptiveWidth:
         """What it thinks of drafting now, in sentences."""
         if self._narrowest not in self._verifying or not self._has_drafted:
             return "too few cycles to tell whether drafting pays"
-        best, rate = self._best_draft(self.block)
+        best, rate = self._best_draft(self._widths)
         gain, dear = rate / self.rate(PLAIN), self.cost(best) / self.cost(PLAIN)
         doing = f"drafting {best} rows" if gain > 1 else "decoding plainly"
         worth = f"a block of {best} is worth {gain:.2f}x plain decoding ({self.tokens(best):.2f} tokens for {dear:.2f} times the cost)"
@@ -158,22 +162,22 @@ class AdaptiveWidth:
             return f"{doing}: {worth}"
         return f"{doing} where the text does not repeat itself: {worth}; where it does, {self._found.by_slot()[0]:.0%} of what is looked up is right"
 
-    def _look_up(self, most: int, match: int) -> tuple[Plan, float]:
+    def _look_up(self, widths: Sequence[int], match: int) -> tuple[Plan, float]:
         """The best cycle that does not draft, and its tokens per second."""
         plain = self.cost(PLAIN)
         expected = self._class_of(match).tokens() if match else [1.0] * self.block
-        best, rate = PLAIN, expected[min(self._narrowest, most) - 1] / plain
-        for width in range(self._narrowest + 1, most + 1) if match else ():
+        best, rate = PLAIN, expected[min(self._narrowest, self.block) - 1] / plain
+        for width in [width for width in widths if width > self._narrowest] if match else ():
             # Rows in one call never cost more than in several: a first call, which sets things up, is not believed beyond that.
             cost = min(self._verifying.of(width), plain * width / self._narrowest)
             if expected[width - 1] / cost > rate:
                 best, rate = width, expected[width - 1] / cost
         return Plan(best, drafted=False), rate
 
-    def _best_draft(self, most: int) -> tuple[int, float]:
+    def _best_draft(self, widths: Sequence[int]) -> tuple[int, float]:
         """The best width to draft, and its tokens per second."""
         expected, best, rate = self._drafts.tokens(), PLAIN, 0.0
-        for width in range(2, most + 1):
+        for width in widths:
             if expected[width - 1] > rate * (cost := self.cost(width)):
                 best, rate = width, expected[width - 1] / cost
         return best, rate

@@ -61,10 +61,10 @@ class Cycles:
     def next(self, anchor: int) -> list[int]:
         """Tokens that follow `anchor`, at least one; as many cache rows as tokens are committed."""
         began = perf_counter()
-        lookup, room = self.lookup, self.target.context - self.position
+        lookup, room = self.lookup, self.target.fitting(self.position)
         match, guesses = (0, []) if lookup is None else (lookup.match(), lookup.guess())
         plan = self._plan(room, match)
-        if plan.drafted and self.drafter is not None and self.cycle is not None and plan.width == self.cycle.block:
+        if plan.drafted and self.drafter is not None and self.cycle is not None and plan.width in self.cycle.widths:
             tokens = self._on_device(self.drafter, self.cycle, plan, anchor, began)
         else:
             tokens = self._on_host(plan, anchor, guesses, began)
@@ -85,7 +85,7 @@ class Cycles:
             proposals = self._draft(self.drafter, anchor, plan.width, began)
         else:
             # Rows that make a narrow call exact are computed anyway: a guess in them costs nothing.
-            proposals = guesses[: max(plan.width, self.target.exact_width) - 1]
+            proposals = guesses[: self.target.padded(plan.width) - 1]
             if self.drafter is not None and not self.target.room(self.unseen, 1 + len(proposals)):
                 self._show(self.drafter, began)
         now = perf_counter()
@@ -100,14 +100,15 @@ class Cycles:
         return [*proposals[: outcome.accepted], outcome.bonus]
 
     def _on_device(self, drafter: DrafterEngine, cycle: CycleEngine, plan: Plan, anchor: int, began: float) -> list[int]:
-        """A cycle of full width by the device alone, which injects what it commits."""
+        """A cycle by the device alone, which injects what it commits."""
         now = self._show(drafter, began)
-        tokens = list(cycle.run(anchor, self.position))
+        done = cycle.run(anchor, self.position, plan.width)
         ended = self.record.spent("verify", now)
-        self.record.cycle(plan.drafted, cycle.block - 1, len(tokens) - 1)
-        self.position += len(tokens)
-        self.controller.observe(plan, len(tokens) - 1, ended - began, ended - now)
-        return tokens
+        accepted = len(done.tokens) - 1
+        self.record.cycle(True, done.width - 1, accepted)
+        self.position += accepted + 1
+        self.controller.observe(Plan(done.width, drafted=True), accepted, ended - began, ended - now)
+        return list(done.tokens)
 
     def _draft(self, drafter: DrafterEngine, anchor: int, width: int, now: float) -> Sequence[int]:
         """`width - 1` proposals of the drafter, which sees every committed row."""

@@ -67,7 +67,7 @@ def run(
 ) -> Generator[int, None, None]:
     """Token ids of the answer, as they are known; `controller` chooses each cycle.
 
-    `cycle` does those that draft at full width, if given; `lookup`, a new one, guesses where the drafter does not. What
+    `cycle` does those that draft at one of its widths, if given; `lookup`, a new one, guesses where the drafter does not. What
     the answer did is in `record`, which is up to date at every yield.
     """
     started = perf_counter()

@@ -35,8 +35,8 @@ class Session:
         self._text = text
         self._record: Recorder | None = None
         block, narrowest = manifest.pairing.block, engines.target.exact_width
-        self._adaptive = AdaptiveWidth(block, narrowest=narrowest)
-        self._undrafted = AdaptiveWidth(block, narrowest=narrowest, drafter=False)
+        self._adaptive = AdaptiveWidth(block, engines.widths, narrowest=narrowest)
+        self._undrafted = AdaptiveWidth(block, engines.widths, narrowest=narrowest, drafter=False)
         self._busy = Lock()
 
     def generate(
@@ -115,7 +115,8 @@ class Session:
         limits = plan_limits(len(ids), self._open().target, max_new_tokens, self.manifest.text.eos_ids)
         record = Recorder(widest)
         controller: Controller = FixedWidth(block) if block is not None else self._adaptive if draft else self._undrafted
-        looks_up = draft and block is None if lookup is None else lookup
+        # Between cycles that a device does alone a look-up would make it wait: nobody has measured yet whether that pays.
+        looks_up = draft and block is None and self._open().cycle is None if lookup is None else lookup
         return self._ids(ids, limits, draft, controller, record, Lookup(widest - 1) if looks_up else None), record
 
     def _ids(

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -15,3 +19,20 @@ for _name, _handler in (("SIGINT", signal.default_int_handler), ("SIGHUP", lambd
     _number = getattr(signal, _name, None)
     if _number is not None and signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _handler)
+
+
+@pytest.fixture(scope="session")
+def apple_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """`apple_bundle("llama", "coreml", "fp16")`, with "ane-io" behind it or not → a tiny bundle, which no test may change.
+
+    Every process of one test run has the same.
+    """
+    base = tmp_path_factory.getbasetemp()
+    root = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "apple"
+
+    def bundle(*kind: str) -> Path:
+        from apple import bundle_once  # loads torch
+
+        return bundle_once(root, *kind)
+
+    return bundle

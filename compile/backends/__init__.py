@@ -48,6 +48,8 @@ class Backend(Protocol):
 
     DEPLOYMENT_TARGETS: tuple[str, ...]
     """systems that engines can be made for, the default first; empty where there is nothing to choose"""
+    CACHE_POLICIES: tuple[str, ...]
+    """who can keep the caches, and how, the default first; empty where there is nothing to choose"""
     PRECISIONS: Collection[str]
     """names that `--precision` takes; the first is the default"""
     ARCHITECTURES: Collection[str]

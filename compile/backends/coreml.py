@@ -15,6 +15,7 @@ from dflash_compile.runtime.errors import IncompatibleError
 
 from ..coreml import convert
 from ..coreml.check import check_package
+from ..coreml.names import ANE_IO, GPU_STATE
 from ..coreml.package import merge
 from ..coreml.precision import NAMES, Compression, compression_of
 from ..mil.lint import lint
@@ -27,11 +28,14 @@ from ..stateful.options import refuse_others
 from ..stateful.roles import Role, roles_of
 
 PRECISIONS, DEPLOYMENT_TARGETS, ARCHITECTURES = NAMES, convert.TARGETS, ()
+CACHE_POLICIES = (GPU_STATE, ANE_IO)
 
 _LIBRARY, _MINIMUM = "coremltools", "9.0"
 _PARTS = "parts"
 # Evaluated in torch, a package takes several times its size in memory; larger ones are looked at, not run.
 _RUN_BELOW_BYTES = 1 << 30
+# Larger packages leave the Neural Engine without a word.
+_NEURAL_ENGINE_BYTES = 10**9
 
 
 @dataclass(frozen=True)
@@ -93,14 +97,39 @@ def prepare(models: Models, options: BuildOptions, progress: Progress, owners: C
     """Trace and lower every role at every width. Raises `IncompatibleError` where coremltools is missing."""
     if find_spec(_LIBRARY) is None:
         raise IncompatibleError("Core ML's converter is not installed", fix='run: pip install "dflash-compile[coreml]"')
-    roles: dict[Owner, tuple[Role, ...]] = {owner: roles_of(models, owner, "float16") for owner in OWNERS if owner in owners}
+    in_state = options.deployment["cache_policy"] == GPU_STATE
+    roles: dict[Owner, tuple[Role, ...]] = {owner: roles_of(models, owner, "float16", in_state) for owner in OWNERS if owner in owners}
     graphs: dict[Owner, tuple[Stateful, ...]] = dict.fromkeys(roles, ())
     for owner, wanted in roles.items():
         for role in wanted:
             progress("tracing and lowering", sum(map(len, graphs.values())), sum(map(len, roles.values())))
             graphs[owner] = (*graphs[owner], lower(role.trace(models), role))
+            _check_experts(graphs[owner][-1])
     compressions = {owner: compression_of(options.precision_for(owner)) for owner in roles}
-    return _Prepared(models, options.deployment["deployment_target"], graphs, compressions)
+    prepared = _Prepared(models, options.deployment["deployment_target"], graphs, compressions)
+    if not in_state:
+        _check_sizes(prepared)
+    return prepared
+
+
+def _check_experts(graph: Stateful) -> None:
+    """Raises `IncompatibleError` for stacked weights: the converter turns them around, and compression knows no block or channel of them."""
+    if any(".experts." in ref.tensor for ref in graph.weights.values()):
+        raise IncompatibleError("mixtures of experts have no Core ML form here", fix="build with --backend coreai, or for another kind of machine")
+
+
+def _check_sizes(prepared: _Prepared) -> None:
+    """Raises `IncompatibleError` for a package that the Neural Engine would not take. One is not split into several here."""
+    for owner, graphs in prepared.graphs.items():
+        weights = {ref: int(graph.program.state_dict[name].numel()) for graph in graphs for name, ref in graph.weights.items()}
+        size = sum(weights.values()) * prepared.compressions[owner].bits / 8
+        if size > _NEURAL_ENGINE_BYTES:
+            raise IncompatibleError(
+                f"the {owner}'s package would have {size / 1e9:.1f} GB",
+                where="--cache-policy ane-io",
+                why=f"the Neural Engine takes {_NEURAL_ENGINE_BYTES / 1e9:.0f} GB at most, and a model is one package here",
+                fix=f"build with fewer bits, or with --cache-policy {GPU_STATE}",
+            )
 
 
 def _bytes(graph: Stateful) -> int:

@@ -15,9 +15,9 @@ from dflash_compile.export.graph import Owner
 from dflash_compile.runtime.errors import BuildError
 
 from ..mil.evaluate import Array, Evaluator
-from ..stateful.caches import CACHE
+from ..stateful.caches import CACHE, NEW_ROWS
 from ..stateful.lower import Stateful
-from ..stateful.trial import Reference, compare, trial_of
+from ..stateful.trial import Reference, compare, trial_of, with_rows
 from .precision import Compression
 
 TOLERANCE = 0.02
@@ -38,12 +38,23 @@ def check_function(
 ) -> None:
     """Run one function at several positions, forward and back. Raises `BuildError` where it differs from the traced graph."""
     trial = trial_of(stateful)
-    state = {CACHE: torch.from_numpy(trial.state.copy())}
+    cache = trial.state.copy()
     found: list[tuple[Mapping[str, Array], Array]] = []
     for feeds in trial.calls:
-        results = evaluator.run(stateful.role.function, feeds, state)
-        found.append((results, state[CACHE].numpy()))
+        results, cache = run_once(evaluator, stateful, feeds, cache)
+        found.append((results, cache))
     compare(stateful, trial, Reference(stateful, sources, _own_weights(evaluator, stateful, sources, compression)), found, tolerance)
+
+
+def run_once(evaluator: Evaluator, stateful: Stateful, feeds: Mapping[str, Array], cache: Array) -> tuple[dict[str, Array], Array]:
+    """Results of one call, and the cache after it, whoever keeps that."""
+    function = stateful.role.function
+    if stateful.role.cache.in_state:
+        state = {CACHE: torch.from_numpy(cache)}
+        return evaluator.run(function, feeds, state), state[CACHE].numpy()
+    results = evaluator.run(function, {**feeds, CACHE: cache})
+    rows = results.pop(NEW_ROWS, None)
+    return results, cache if rows is None else with_rows(cache, rows, feeds)
 
 
 def _own_weights(evaluator: Evaluator, stateful: Stateful, sources: Mapping[Owner, TensorSource], compression: Compression) -> dict[str, torch.Tensor]:
@@ -55,6 +66,10 @@ def _own_weights(evaluator: Evaluator, stateful: Stateful, sources: Mapping[Owne
         found = next((value for other in (name, *names) if (value := evaluator.weight(stateful.role.function, f"p_{other}")) is not None), None)
         source = sources[ref.owner]
         wanted = source.rows(ref.tensor, 0, source.shapes()[ref.tensor][0]).float()
+        if found is None and wanted.ndim == 1:
+            # A vector may have been turned around by the converter, under another name. It is never compressed: the run beside torch shows whether it is right.
+            own[name] = wanted
+            continue
         if found is None or found.numel() != wanted.numel():
             raise BuildError(f"the package's {stateful.role.function} lacks the weight {ref.tensor!r}", fix="report this, with the model's config.json")
         own[name] = found.float().reshape(wanted.shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ from dflash_compile.runtime.errors import BuildError
 
 from ..stateful.bind import bound
 from ..stateful.lower import Stateful
+from .names import PART
 from .precision import Compression, Kept
 
 TARGETS = ("macos15", "macos26")
@@ -39,7 +41,7 @@ def convert(stateful: Stateful, sources: Mapping[Owner, TensorSource], compressi
                 convert_to="mlprogram",
                 minimum_deployment_target=deployment_target(target),
                 compute_precision=ct.transform.FP16ComputePrecision(op_selector=_Exact(stateful).narrows),
-                outputs=[ct.TensorType(name=port.name, dtype=_DTYPES[port.dtype]) for port in role.results],
+                outputs=[ct.TensorType(name=port.name, dtype=_DTYPES[port.dtype]) for port in role.returned],
                 skip_model_load=True,
             )
             if compression.compress is not None:
@@ -53,8 +55,17 @@ def convert(stateful: Stateful, sources: Mapping[Owner, TensorSource], compressi
 
 def _kept(stateful: Stateful) -> Kept:
     exact = {name for name, ref in stateful.weights.items() if ref.exact}
-    heads = {name for name, ref in stateful.weights.items() if ref.tensor in (HEAD, EMBEDDING)}
-    return Kept(tuple(f"p_{name}" for name in sorted(exact)), tuple(f"p_{name}_to_fp16" for name in sorted(heads)))
+    heads = {name: stateful.program.state_dict[name].shape[0] for name, ref in stateful.weights.items() if ref.tensor in (HEAD, EMBEDDING)}
+    return Kept(
+        tuple(constant for name in sorted(exact) for constant in (f"p_{name}", f"p_{name}{PART}0")),
+        tuple(f"p_{name}{part}_to_fp16" for name in sorted(heads) for part in ("", *_parts(heads[name]))),
+    )
+
+
+def _parts(rows: int) -> list[str]:
+    from .ops import WIDEST
+
+    return [f"{PART}{number}" for number in range(-(-rows // WIDEST))]
 
 
 def deployment_target(name: str) -> Any:
@@ -85,7 +96,7 @@ class _Exact:
         inputs = [var for value in op.inputs.values() for var in (value if isinstance(value, list | tuple) else [value])]
         if any(var.name.startswith(self.weights) for var in inputs):
             return True
-        if op.op_type in ("linear", "matmul", "const"):
+        if op.op_type in ("linear", "matmul", "conv", "const"):
             return False
         return any(var.op is not None and self._feature(var.op) for var in inputs)
 
@@ -97,12 +108,12 @@ class _Exact:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """coremltools says on every machine but a Mac that it cannot run models, and of every torch that it has not seen it yet."""
+    """coremltools says on every machine but a Mac that it cannot run models, of every torch that it has not seen it yet, and draws bars of its own."""
     logger = logging.getLogger("coremltools")
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:

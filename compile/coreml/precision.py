@@ -25,6 +25,8 @@ class Compression:
     """How the matrices of a converted model are made smaller."""
 
     name: str
+    bits: float
+    """of a number, tables and scales included"""
     error: float
     """most of a matrix's norm that it may lose"""
     compress: Callable[[Any, Kept], Any] | None
@@ -69,11 +71,11 @@ def _palette(bits: int) -> Callable[[Any, Kept], Any]:
 _COMPRESSIONS = {
     item.name: item
     for item in (
-        Compression("fp16", 0.002, None),
-        Compression("int8", 0.03, _int8),
-        Compression("int4", 0.25, _int4),
-        Compression("palette6", 0.15, _palette(6)),
-        Compression("palette4", 0.5, _palette(4)),
+        Compression("fp16", 16, 0.002, None),
+        Compression("int8", 8, 0.03, _int8),
+        Compression("int4", 4.5, 0.25, _int4),
+        Compression("palette6", 6, 0.15, _palette(6)),
+        Compression("palette4", 4, 0.5, _palette(4)),
     )
 }
 NAMES = tuple(_COMPRESSIONS)

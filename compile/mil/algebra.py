@@ -31,6 +31,21 @@ def _pick(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return pick
 
 
+def _topk(
+    x: Tensor,
+    k: Tensor,
+    axis: Tensor,
+    ascending: Tensor,
+    sort: Tensor | None = None,
+    return_indices: Tensor | None = None,
+    output_indices_dtype: str | None = None,
+) -> tuple[Tensor, ...]:
+    if not 1 <= int(k) <= x.shape[int(axis)]:
+        raise Fault(f"takes the {int(k)} largest of {x.shape[int(axis)]}")
+    values, indices = x.topk(int(k), dim=int(axis), largest=not bool(ascending))
+    return (values,) if return_indices is not None and not bool(return_indices) else (values, indices)
+
+
 def _matmul(x: Tensor, y: Tensor, transpose_x: Tensor | None = None, transpose_y: Tensor | None = None) -> Tensor:
     if transpose_x is not None and bool(transpose_x):
         x = x.transpose(-1, -2)
@@ -74,6 +89,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "reduce_l2_norm": _reduction(lambda x, dim, keepdim: x.square().sum(dim, keepdim=keepdim).sqrt()),
     "reduce_argmax": _pick(torch.argmax),
     "reduce_argmin": _pick(torch.argmin),
+    "topk": _topk,
     "cumsum": lambda x, axis, exclusive, reverse: x.cumsum(int(axis)),
     "softmax": lambda x, axis: x.softmax(int(axis)),
     "matmul": _matmul,

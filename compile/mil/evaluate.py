@@ -11,6 +11,7 @@ import torch
 
 from dflash_compile.runtime.errors import BuildError
 
+from ..coreml.names import PART
 from . import algebra, elementwise, layout
 from .program import load
 from .values import Fault, check, tensor, type_name
@@ -65,11 +66,13 @@ class Evaluator:
         return {var.name: _array(self._value(var, values), type_name(var.dtype)) for var in body.outputs}
 
     def weight(self, function: str, name: str) -> torch.Tensor | None:
-        """The constant whose name starts with `name`, decompressed, or None where `function` has none of that name."""
-        for op in self._function(function).operations:
-            if op.op_type.startswith("const") and op.outputs[0].name.startswith(name) and _feeds_computation(op):
-                return self._constant(op)  # type: ignore[no-any-return]
-        return None
+        """The constant whose name starts with `name`, decompressed, or None where `function` has none of that name. One that was split is whole."""
+        found = [op for op in self._function(function).operations if op.op_type.startswith("const") and op.outputs[0].name.startswith(name)]
+        used = [op for op in found if _feeds_computation(op)]
+        if used and PART in used[0].outputs[0].name:
+            parts = {_part(op): self._constant(op) for op in used if PART in op.outputs[0].name}
+            return torch.cat([parts[number] for number in sorted(parts)])
+        return self._constant(used[0]) if used else None
 
     def _function(self, name: str) -> Any:
         if name not in self.saved.functions:
@@ -134,6 +137,11 @@ class Evaluator:
                 raise Fault(f"was reached before {op.name!r}, which it reads")
             self._constants[id(var)] = value if isinstance(value, str) else tensor(value, type_name(var.dtype))
         return self._constants[id(var)]
+
+
+def _part(op: Any) -> int:
+    digits = op.outputs[0].name.partition(PART)[2].partition("_")[0]
+    return int(digits)
 
 
 def _is_state(var: Any) -> bool:

@@ -105,6 +105,13 @@ def _gather_along_axis(x: Tensor, indices: Tensor, axis: Tensor, validate_indice
     return x.gather(at, _checked(indices, x.shape[at]))
 
 
+def _scatter_along_axis(data: Tensor, indices: Tensor, updates: Tensor, axis: Tensor, mode: str, validate_indices: Tensor | None = None) -> Tensor:
+    if mode != "update":
+        raise Fault(f"scatters in the mode {mode}, which this evaluator does not know")
+    at = int(axis) % data.ndim
+    return data.scatter(at, _checked(indices, data.shape[at]), updates)
+
+
 def _split(x: Tensor, axis: Tensor, num_splits: Tensor | None = None, split_sizes: Tensor | None = None) -> tuple[Tensor, ...]:
     at = int(axis) % x.ndim
     if split_sizes is None:
@@ -148,6 +155,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "tile": lambda x, reps: x.repeat(_ints(reps)),
     "gather": _gather,
     "gather_along_axis": _gather_along_axis,
+    "scatter_along_axis": _scatter_along_axis,
     "shape": lambda x: torch.tensor(x.shape),
     "fill": lambda shape, value: torch.full(_ints(shape), value.item(), dtype=value.dtype),
     "range_1d": lambda start, end, step: torch.arange(start.item(), end.item(), step.item()),

@@ -1,11 +1,11 @@
-"""The packed cache of a graph, which its engine keeps as a state, and attention over it.
+"""The packed cache of a graph, and attention over it: a state that its engine keeps, or an input from a host that keeps it.
 
 Every layer's K and V lie side by side, [2 * layers, kv, L, hd]: K of layer 0, V of layer 0, K of layer 1, …
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch.nn import functional as F
@@ -15,7 +15,9 @@ from dflash_compile.export.ops import NO_WINDOW
 from .ops import cache_write
 
 CACHE = "cache"
-"""the name of the state"""
+"""the name of the state, or of the input"""
+NEW_ROWS = "rows"
+"""the name of the output that hands the K and V of a call's own rows to a host that keeps the cache"""
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,8 @@ class CacheShape:
     kv_heads: int
     length: int
     head_dim: int
+    in_state: bool = True
+    """kept by the engine; otherwise by the host, which hands it in with every call"""
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -48,20 +52,52 @@ class Cache:
         """The whole entry `index`, [1, kv, L, hd]."""
         return self.packed[index : index + 1]
 
+    def columns(self, rows: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Positions of what `read` gives to a pass of `rows` rows, int32 [1, L], and which of them count, bool; None: all."""
+        return torch.arange(self.packed.shape[2], dtype=torch.int32)[None, :], None
 
-def visible(cache: Cache, rows: int, window: int, causal: bool, anchored: bool) -> torch.Tensor:
+
+@dataclass
+class HostCache:
+    """The cache of one pass that only reads it: the pass's own rows come last, whatever lies at their positions."""
+
+    packed: torch.Tensor
+    position: torch.Tensor
+    own: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    def write(self, index: int, rows: torch.Tensor) -> None:
+        """`rows` [n, kv, S, hd] are the pass's own of the entries `index : index + n`."""
+        for number in range(rows.shape[0]):
+            self.own[index + number] = rows[number : number + 1].to(self.packed.dtype)
+
+    def read(self, index: int) -> torch.Tensor:
+        """The whole entry `index` and the pass's own rows behind it, [1, kv, L + S, hd]."""
+        return torch.cat([self.packed[index : index + 1], self.own[index]], dim=2)
+
+    def columns(self, rows: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """As `Cache.columns`: of the cache only what lies before the pass counts."""
+        cached = torch.arange(self.packed.shape[2], dtype=torch.int32)[None, :]
+        own = self.position + torch.arange(rows, dtype=torch.int32)[None, :]
+        return torch.cat([cached, own], dim=1), torch.cat([cached < self.position, torch.ones(1, rows, dtype=torch.bool)], dim=1)
+
+    def rows(self) -> torch.Tensor:
+        """The pass's own rows of every entry, [2 * layers, kv, S, hd]."""
+        return torch.cat([self.own[index] for index in sorted(self.own)])
+
+
+def visible(cache: Cache | HostCache, rows: int, window: int, causal: bool, anchored: bool) -> torch.Tensor:
     """Which columns of `cache` each of `rows` rows may attend to, bool [rows, L]: the rule of `ops.kv_attention`."""
-    column = torch.arange(cache.packed.shape[2], dtype=torch.int32)[None, :]
+    column, counts = cache.columns(rows)
     row = cache.position + torch.arange(rows, dtype=torch.int32)[:, None]
     seen = column <= row if causal else (column < cache.position + rows).expand(rows, -1)
     if window != NO_WINDOW and anchored:
         seen = torch.logical_and(seen, column >= cache.position - window)
     elif window != NO_WINDOW:
         seen = torch.logical_and(seen, torch.logical_and(row - column < window, column - row < window))
-    return seen
+    return seen if counts is None else torch.logical_and(seen, counts)
 
 
-def attend(cache: Cache, q: torch.Tensor, index: int, mask: torch.Tensor, scale: float) -> torch.Tensor:
+def attend(cache: Cache | HostCache, q: torch.Tensor, index: int, mask: torch.Tensor, scale: float) -> torch.Tensor:
     """Attention of q [1, heads, S, hd] over entries `index` (K) and `index + 1` (V) of `cache`; mask bool [S, L].
 
     Query heads that share a K head are folded into its rows, and the scale into q: so converters keep their fused attention.

@@ -22,7 +22,8 @@ from dflash_compile.export.graph import Graph, WeightRef
 from dflash_compile.export.signature import Port
 from dflash_compile.runtime.errors import IncompatibleError
 
-from .caches import CACHE, Cache, attend, visible
+from .caches import CACHE, Cache, HostCache, attend, visible
+from .ops import pointwise
 from .roles import Role, sizes
 
 _OPS = torch.ops.dflash
@@ -45,12 +46,14 @@ def lower(graph: Graph, role: Role) -> Stateful:
     fake = _mode(graph.program)
     with fake, torch.no_grad():
         module = _Module(graph, role)
-        inputs = {port.name: torch.zeros(sizes(port), dtype=_DTYPES[port.dtype]) for port in role.inputs if port.name != CACHE}
+        given = [port for port in role.inputs if port.name != CACHE or not role.cache.in_state]
+        inputs = {port.name: torch.zeros(sizes(port), dtype=_DTYPES[port.dtype]) for port in given}
         # Nothing to decompose: this is what makes writes to the state outputs of the program.
         program = _without_aliases(export(module, (), inputs).run_decompositions({}))
     names = {spec.target: spec.arg.name for spec in graph.program.graph_signature.input_specs if spec.target is not None}
     constants = {names[name]: value for name, value in graph.constants.items()}
-    constants[CACHE] = torch.zeros(role.cache.sizes, dtype=_DTYPES[role.dtype])
+    if role.cache.in_state:
+        constants[CACHE] = torch.zeros(role.cache.sizes, dtype=_DTYPES[role.dtype])
     used = _used(program)
     return Stateful(role, program, {names[name]: ref for name, ref in graph.weights.items() if names[name] in used}, constants)
 
@@ -83,17 +86,18 @@ class _Module(nn.Module):
         super().__init__()
         self.graph, self.role = graph, role
         self.specs = graph.program.graph_signature.input_specs
-        values = graph.program.state_dict
+        values = {**graph.program.constants, **graph.program.state_dict}  # buffers that no checkpoint has are among the constants
         for spec in self.specs:
             if spec.kind == InputKind.PARAMETER:
                 self.register_parameter(spec.arg.name, nn.Parameter(values[spec.target], requires_grad=False))
             elif spec.kind == InputKind.BUFFER:
                 self.register_buffer(spec.arg.name, values[spec.target])
-        self.register_buffer(CACHE, torch.zeros(role.cache.sizes, dtype=_DTYPES[role.dtype]))
+        if role.cache.in_state:
+            self.register_buffer(CACHE, torch.zeros(role.cache.sizes, dtype=_DTYPES[role.dtype]))
 
     def forward(self, **ports: torch.Tensor) -> tuple[torch.Tensor, ...]:
         position = ports["position"]
-        cache = Cache(getattr(self, CACHE), position)
+        cache = Cache(getattr(self, CACHE), position) if self.role.cache.in_state else HostCache(ports[CACHE], position)
         given = {**ports, **self.role.given(ports)}
         entries = iter(range(len(self.graph.signature.caches) * 2))
         user = iter([given.get(port.name) for port in self.graph.signature.inputs])
@@ -106,8 +110,12 @@ class _Module(nn.Module):
                 values.append(getattr(self, spec.arg.name))
         outputs = _Rewriter(self.graph.program.graph_module, cache, position).run(*values)
         named = dict(zip((port.name for port in self.graph.signature.outputs), outputs, strict=True))
-        getattr(self, CACHE).copy_(cache.packed)
-        return tuple(_narrowed(value, port) for value, port in zip(self.role.taken(named, ports), self.role.results, strict=True))
+        taken = self.role.taken(named, ports)
+        if isinstance(cache, HostCache):
+            taken = (*taken, cache.rows()) if self.role.commits else taken
+        else:
+            getattr(self, CACHE).copy_(cache.packed)
+        return tuple(_narrowed(value, port) for value, port in zip(taken, self.role.returned, strict=True))
 
 
 def _widened(value: torch.Tensor) -> torch.Tensor:
@@ -117,6 +125,12 @@ def _widened(value: torch.Tensor) -> torch.Tensor:
 
 def _narrowed(value: torch.Tensor, port: Port) -> torch.Tensor:
     return value.to(_DTYPES[port.dtype])
+
+
+def _as_convolution(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """A product in the form that the Neural Engine computes, which reads the caches that hosts keep."""
+    product: torch.Tensor = pointwise(x, weight)
+    return product if bias is None else product + bias
 
 
 @dataclass(frozen=True)
@@ -129,7 +143,7 @@ class _Entry:
 class _Rewriter(torch.fx.Interpreter):
     """Runs a semantic program with the packed forms in place of its cached and rotary operators."""
 
-    def __init__(self, module: torch.fx.GraphModule, cache: Cache, position: torch.Tensor) -> None:
+    def __init__(self, module: torch.fx.GraphModule, cache: Cache | HostCache, position: torch.Tensor) -> None:
         super().__init__(module)
         self.cache, self.position = cache, position
         self.masks: dict[tuple[int, int, bool, bool], torch.Tensor] = {}
@@ -145,6 +159,8 @@ class _Rewriter(torch.fx.Interpreter):
             return self._rotary(*args, **kwargs)
         if target is operator.getitem and isinstance(args[0], _Entry):
             return args[0]
+        if target is torch.ops.aten.linear.default and isinstance(self.cache, HostCache) and args[0].ndim == 3:
+            return _as_convolution(*args, **kwargs)
         return super().call_function(target, args, kwargs)
 
     def _attention(

@@ -1,4 +1,4 @@
-"""The one operator that the stateful form adds: writing rows into a packed cache. Each converter has its own lowering of it."""
+"""The operators that the stateful form adds. Each converter has its own lowering of them."""
 
 from __future__ import annotations
 
@@ -21,3 +21,14 @@ def cache_write(cache: torch.Tensor, rows: torch.Tensor, index: int, position: t
 @cache_write.register_fake
 def _(cache: torch.Tensor, rows: torch.Tensor, index: int, position: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(cache)
+
+
+@custom_op("dflash::pointwise", mutates_args=())
+def pointwise(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """x [1, S, C] times weight [O, C], as a convolution of width 1 over [1, C, 1, S] where the converter has one: [1, S, O]."""
+    return torch.nn.functional.linear(x, weight)
+
+
+@pointwise.register_fake
+def _(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return x.new_empty(*x.shape[:-1], weight.shape[0])

@@ -17,7 +17,7 @@ from dflash_compile.export.signature import Dtype, Port, Signature
 from dflash_compile.export.trace import trace_draft, trace_inject, trace_target
 
 from ..models import Models
-from .caches import CACHE, CacheShape
+from .caches import CACHE, NEW_ROWS, CacheShape
 
 PREFILL_ROWS = 64
 """a wider prefill call costs no less per token on the machines that were measured"""
@@ -44,13 +44,29 @@ class Role(ABC):
 
     @property
     def inputs(self) -> tuple[Port, ...]:
-        """Everything the host hands in, and the state."""
+        """Everything the host hands in, and the cache."""
         return (*self._own_inputs(), Port("position", "int32", (1,)), Port(CACHE, self.dtype, self.cache.sizes))
 
     @property
     def signature(self) -> Signature:
-        """As the manifest records it: the state is a cache whose input and output are one port."""
-        return Signature(self.name, self.inputs, (*self.results, Port(CACHE, self.dtype, self.cache.sizes)), ((CACHE, CACHE),))
+        """As the manifest records it: a state is a cache whose input and output are one port. A cache that the host keeps is an input."""
+        if self.cache.in_state:
+            return Signature(self.name, self.inputs, (*self.results, Port(CACHE, self.dtype, self.cache.sizes)), ((CACHE, CACHE),))
+        return Signature(self.name, self.inputs, self.returned)
+
+    @property
+    def returned(self) -> tuple[Port, ...]:
+        """Everything that comes out, less a state: `results`, and new rows of the cache where the host keeps them."""
+        return self.results if self.cache.in_state or not self.commits else (*self.results, self._new_rows)
+
+    @property
+    def _new_rows(self) -> Port:
+        return Port(NEW_ROWS, self.dtype, (self.cache.entries, self.cache.kv_heads, self.rows, self.cache.head_dim))
+
+    @property
+    def commits(self) -> bool:
+        """Whether rows that a call writes are ever kept. Those of a draft are not: the next inject writes what the target made of them."""
+        return True
 
     @abstractmethod
     def trace(self, models: Models) -> Graph:
@@ -67,7 +83,7 @@ class Role(ABC):
     @property
     @abstractmethod
     def results(self) -> tuple[Port, ...]:
-        """Everything that comes out, less the state."""
+        """Everything that comes out, less the cache."""
 
     @abstractmethod
     def _own_inputs(self) -> tuple[Port, ...]: ...
@@ -128,6 +144,10 @@ class InjectRole(Role):
 class DraftRole(Role):
     """Proposals for a block of `rows`, the anchor first."""
 
+    @property
+    def commits(self) -> bool:
+        return False
+
     def trace(self, models: Models) -> Graph:
         return trace_draft(models.drafter, models.target.spec, models.context, self.rows)
 
@@ -158,12 +178,15 @@ def widths_of(block: int) -> tuple[int, ...]:
     return tuple(widths)
 
 
-def roles_of(models: Models, owner: Owner, dtype: Dtype) -> tuple[Role, ...]:
-    """Every graph of one model. Caches are longer than the context, so that the padding of a last, wide call fits as well."""
+def roles_of(models: Models, owner: Owner, dtype: Dtype, in_state: bool = True) -> tuple[Role, ...]:
+    """Every graph of one model, over caches that their engines keep (`in_state`) or the host.
+
+    Caches are longer than the context, so that the padding of a last, wide call fits as well.
+    """
     prefill = max(PREFILL_ROWS, models.block)
     length = -(-(models.context + prefill) // _ALIGNMENT) * _ALIGNMENT
     spec = models.target.spec if owner == "target" else models.drafter.spec
-    cache = CacheShape(2 * spec.layers, spec.kv_heads, length, spec.head_dim)
+    cache = CacheShape(2 * spec.layers, spec.kv_heads, length, spec.head_dim, in_state)
     width = len(models.drafter.spec.taps) * models.target.spec.hidden
     widths = widths_of(models.block)
     if owner == "target":

@@ -14,11 +14,18 @@ from dflash_compile.export.graph import Owner
 from dflash_compile.runtime.errors import BuildError
 
 from .bind import bound
-from .caches import CACHE
+from .caches import CACHE, NEW_ROWS
 from .lower import Stateful
 from .roles import sizes
 
 Array = np.ndarray[Any, Any]
+
+CACHE_FACTOR = 2.5
+"""keys and values of a row are a few times smaller than the largest of them"""
+_UNSTABLE, _UNSTABLE_BOUND = 0.01, 1.0
+"""Deep models have a row, that of the token which all others rest on, whose sums are in the thousands in some layers and small ones after them: what
+float16 loses in between is a large part of what is left. A row that rounding every value to float16 moves by the first number may be off by the second;
+one that was lost or misplaced is further away than that."""
 
 
 @dataclass(frozen=True)
@@ -51,39 +58,64 @@ def _feeds(stateful: Stateful, position: int, random: np.random.Generator) -> di
 
 
 class Reference:
-    """The torch program behind a function, some of its weights replaced; `state` is what the engine's state should be."""
+    """The torch program behind a function, some of its weights replaced; `state` is what the cache should be, whoever keeps it."""
 
     def __init__(self, stateful: Stateful, sources: Mapping[Owner, TensorSource], weights: Mapping[str, torch.Tensor]) -> None:
-        self.ports = stateful.role.results
+        self.role, self.ports = stateful.role, stateful.role.returned
         self.program = bound(stateful, sources, weights)
-        self.state = stateful.constants[CACHE]
+        self.state = stateful.constants.get(CACHE, torch.zeros(()))
         self._scores = next((node.args[0] for node in reversed(self.program.graph.nodes) if node.target is torch.ops.aten.argmax.default), None)
 
-    def run(self, feeds: Mapping[str, Array]) -> tuple[dict[str, Array], Array | None]:
-        """Results by name, and the logits that the choices among them were made from."""
+    def unstable(self, feeds: Mapping[str, Array]) -> Array:
+        """Which rows of a call float16 does not determine, bool [S]: those that move when every value on the way is rounded to it."""
+        before, start, end = self.state, int(feeds["position"][0]), int(feeds["position"][0]) + self.role.rows
+        written = []
+        for rounded in (False, True):
+            self.state = before.clone()
+            self.run(feeds, rounded)
+            written.append(self.state.numpy()[:, :, start:end])
+        self.state = before
+        return _relative(written[1], written[0]) > _UNSTABLE
+
+    def run(self, feeds: Mapping[str, Array], rounded: bool = False) -> tuple[dict[str, Array], Array | None]:
+        """Results by name, and the logits that the choices among them were made from; with every value on the way `rounded` to float16, or none."""
+        given = feeds if self.role.cache.in_state else {**feeds, CACHE: self.state.numpy()}
         values: list[torch.Tensor] = []
         for spec in self.program.graph_signature.input_specs:
             if spec.target is None:
-                values.append(torch.from_numpy(np.asarray(feeds[spec.arg.name])))
+                values.append(torch.from_numpy(np.asarray(given[spec.arg.name])))
             else:
                 values.append(self.state if spec.target == CACHE else self.program.state_dict[spec.target])
-        interpreter = _Keeping(self.program.graph_module, self._scores)
+        interpreter = _Keeping(self.program.graph_module, self._scores, rounded)
         with torch.no_grad():
-            self.state, *results = interpreter.run(*values)
-        scores = None if interpreter.kept is None else interpreter.kept.numpy()
-        return {port.name: value.numpy() for port, value in zip(self.ports, results, strict=True)}, scores
+            results = interpreter.run(*values)
+        if self.role.cache.in_state:
+            self.state, *results = results
+        found = {port.name: value.numpy() for port, value in zip(self.ports, results, strict=True)}
+        if (rows := found.pop(NEW_ROWS, None)) is not None:
+            self.state = torch.from_numpy(with_rows(self.state.numpy(), rows, feeds))
+        return found, None if interpreter.kept is None else interpreter.kept.numpy()
+
+
+def with_rows(cache: Array, rows: Array, feeds: Mapping[str, Array]) -> Array:
+    """What a host makes of the new rows of a call, all of them committed."""
+    written, start = cache.copy(), int(feeds["position"][0])
+    written[:, :, start : start + rows.shape[2]] = rows
+    return written
 
 
 class _Keeping(torch.fx.Interpreter):
-    """Keeps the value of one node."""
+    """Keeps the value of one node, and rounds those of all where that is wanted."""
 
-    def __init__(self, module: torch.fx.GraphModule, node: Any) -> None:
+    def __init__(self, module: torch.fx.GraphModule, node: Any, rounded: bool) -> None:
         super().__init__(module)
-        self.node, self.kept = node, None
+        self.node, self.rounded, self.kept = node, rounded, None
 
     def run_node(self, n: Any) -> Any:
         """The node's value."""
         value = super().run_node(n)
+        if self.rounded and n.op == "call_function" and isinstance(value, torch.Tensor) and value.dtype == torch.float32:
+            value = value.half().float()
         if n is self.node:
             self.kept = value
         return value
@@ -92,15 +124,36 @@ class _Keeping(torch.fx.Interpreter):
 def compare(stateful: Stateful, trial: Trial, reference: Reference, found: Sequence[tuple[Mapping[str, Array], Array]], tolerance: float) -> None:
     """`found` is what an engine gave to each call and its state after it. Raises `BuildError` where that is not what `reference` gives.
 
-    `tolerance` is a part of the largest number of an output; choices are right where no logit is further above theirs.
+    `tolerance` is a part of the largest number of an output; choices are right where no logit is further above theirs. The rows that a call wrote are
+    judged one by one in every entry of the cache, by their norm, which may be off by `CACHE_FACTOR` times as much; all others must stay as they were.
     """
+    name, before = stateful.role.function, trial.state
     reference.state = torch.from_numpy(trial.state.copy())
     for feeds, (results, state) in zip(trial.calls, found, strict=True):
+        unstable = reference.unstable(feeds) if stateful.role.dtype == "float16" else np.zeros(stateful.role.rows, bool)
         wanted, scores = reference.run(feeds)
         for port in stateful.role.results:
-            short = _distance(results[port.name], wanted[port.name], scores)
-            _refuse(f"{stateful.role.function}: {port.name}", short, tolerance)
-        _refuse(f"{stateful.role.function}: the cache after it", _distance(state, reference.state.numpy(), None), tolerance)
+            _refuse(f"{name}: {port.name}", _distance(results[port.name], wanted[port.name], scores), tolerance)
+        apart = _rows_apart(stateful, feeds, before, state, reference.state.numpy())
+        _refuse(f"{name}: the cache after it", float(apart[~unstable].max(initial=0)), CACHE_FACTOR * tolerance)
+        _refuse(f"{name}: the cache after it", float(apart[unstable].max(initial=0)), _UNSTABLE_BOUND)
+        before = state
+
+
+def _rows_apart(stateful: Stateful, feeds: Mapping[str, Array], before: Array, found: Array, wanted: Array) -> Array:
+    """How far off each row is that a call wrote, in the entry where it is furthest: [S]."""
+    start, count = int(feeds["position"][0]), stateful.role.rows
+    end = start + count
+    if found.shape != wanted.shape or not (np.array_equal(found[:, :, :start], before[:, :, :start]) and np.array_equal(found[:, :, end:], before[:, :, end:])):
+        return np.full(count, np.inf)
+    return _relative(found[:, :, start:end], wanted[:, :, start:end])
+
+
+def _relative(found: Array, wanted: Array) -> Array:
+    """[N, kv, S, hd] twice: the distance of each row as a part of its norm, in the entry where it is largest."""
+    rows, right = (np.moveaxis(state.astype(np.float32), 2, 1).reshape(*state.shape[:1], state.shape[2], -1) for state in (found, wanted))
+    parts = np.linalg.norm(rows - right, axis=-1) / np.linalg.norm(right, axis=-1).clip(1e-3)
+    return np.asarray(parts.max(axis=0))
 
 
 def _distance(found: Array, wanted: Array, scores: Array | None) -> float:

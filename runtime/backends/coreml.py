@@ -1,5 +1,7 @@
 """Engines on Core ML: one multifunction package for the target and one for the drafter. Runs on a Mac only.
 
+Their caches are states of theirs, or, for the Neural Engine, arrays of the host's (`_host_cache.py`).
+
 A package is compiled once per machine and kept: a raw one would be compiled again at every load, which takes minutes for a large model.
 """
 
@@ -18,15 +20,16 @@ from ..bundle.read import Bundle
 from ..engines import Engines
 from ..errors import BundleError, IncompatibleError, UsageError
 from . import EngineOptions, Installed
+from ._host_cache import HostCache, host_ports
 from ._memory import check_fits
-from ._static import Array, StaticDrafter, StaticTarget, engine_file, state_ports
+from ._static import Array, Functions, StaticDrafter, StaticTarget, engine_file, state_ports
 
 INSTALL = 'pip install "dflash-compile[coreml]"'
 
 _DISTRIBUTION = "coremltools"
 _CACHE = "DFLASH_COMPILE_CACHE"
-_UNITS = "CPU_AND_GPU"
-"""the Neural Engine refuses a state that is written at a position of its own choosing"""
+_UNITS = {"gpu-state": "CPU_AND_GPU", "ane-io": "CPU_AND_NE"}
+"""by cache policy: the Neural Engine refuses a state that is written at a position of its own choosing"""
 
 
 def installed() -> Installed:
@@ -38,7 +41,7 @@ def installed() -> Installed:
 
 
 def open_engines(bundle: Bundle, options: EngineOptions) -> Engines:
-    """Target and drafter of `bundle`. See `Backend`; Core ML runs them on the GPU, or on the CPU where there is none it can use.
+    """Target and drafter of `bundle`. See `Backend`; Core ML runs them on the GPU or the Neural Engine, as they were built, or on the CPU.
 
     Raises `IncompatibleError` on anything but a Mac, and where the bundle would not fit its memory.
     """
@@ -47,22 +50,26 @@ def open_engines(bundle: Bundle, options: EngineOptions) -> Engines:
     library = _import_library()
     manifest = bundle.manifest
     check_fits(sum(manifest.sizes.values()), _state_bytes(manifest))
-    opened = []
+    units = _UNITS.get(str(manifest.config.get("cache_policy", "gpu-state")))
+    if units is None:
+        raise IncompatibleError("the bundle's cache policy is one this version does not know", fix="run `pip install --upgrade dflash-compile`")
+    opened: list[Functions] = []
     for model in (manifest.target, manifest.drafter):
         package = bundle.file(engine_file(model))
-        opened.append(_Model(library, _compiled(library, package, _digest(manifest, model)), model))
+        loaded = _Model(library, _compiled(library, package, _digest(manifest, model)), model, units)
+        opened.append(loaded if state_ports(model) else HostCache(model, loaded))
     return Engines(StaticTarget(manifest, opened[0]), StaticDrafter(bundle, opened[1]))
 
 
 class _Model:
-    """The functions of one package. They are instances of their own to Core ML, and one state made by the first serves them all."""
+    """The functions of one package. They are instances of their own to Core ML, and one state made by the first, if they have any, serves them all."""
 
-    def __init__(self, library: Any, compiled: Path, record: ModelRecord) -> None:
+    def __init__(self, library: Any, compiled: Path, record: ModelRecord, compute: str) -> None:
         names = [graph.function for graph in record.graphs if graph.function is not None]
-        units = getattr(library.ComputeUnit, _UNITS)
+        units = getattr(library.ComputeUnit, compute)
         try:
             self._functions = {name: library.models.CompiledMLModel(str(compiled), compute_units=units, function_name=name) for name in names}
-            self._state = self._functions[names[0]].make_state()
+            self._state = self._functions[names[0]].make_state() if state_ports(record) else None
         except Exception as fault:  # the library's exceptions share no base of their own
             raise BundleError(
                 "Core ML cannot load an engine of the bundle", where=str(compiled), why=str(fault), fix=f"delete {compiled} and try again, or build again"
@@ -118,7 +125,7 @@ def _digest(manifest: Manifest, model: ModelRecord) -> str:
 def _state_bytes(manifest: Manifest) -> int:
     total = 0
     for model in (manifest.target, manifest.drafter):
-        for shape, dtype in state_ports(model).values():
+        for shape, dtype in (state_ports(model) or host_ports(model)).values():
             count = 4 if dtype == "float32" else 2
             for size in shape:
                 count *= size

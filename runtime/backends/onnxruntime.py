@@ -73,7 +73,9 @@ class _Target(TargetEngine):
     def __init__(self, maker: _Maker) -> None:
         manifest = maker.manifest
         block, narrowest = manifest.pairing.block, manifest.requires.exact_width
-        super().__init__(context=manifest.context, vocab=manifest.target.vocab, widest=max(min(_CHUNK, manifest.context), block), exact_width=narrowest)
+        widest = max(min(_CHUNK, manifest.context), block)
+        # Products of four bits take rows two by two: the last of an odd number rounds as a single row does.
+        super().__init__(context=manifest.context, vocab=manifest.target.vocab, widest=widest + widest % 2, exact_width=narrowest, multiple=narrowest)
         self._graph: Graph | None = maker.graph(manifest.target, "target")
         ports = self._graph.ports
         self._width = _size(ports["taps"].shape[2])

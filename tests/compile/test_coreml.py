@@ -13,22 +13,23 @@ import numpy as np
 import pytest
 import torch
 
+from dflash_compile.compile.backends import coreml
 from dflash_compile.compile.build import BuildOptions, build
-from dflash_compile.compile.coreml.check import check_function, check_package
+from dflash_compile.compile.coreml.check import check_function, check_package, run_once
 from dflash_compile.compile.coreml.convert import convert
 from dflash_compile.compile.coreml.package import MODEL, WEIGHTS, merge
 from dflash_compile.compile.coreml.precision import compression_of
 from dflash_compile.compile.mil.evaluate import Evaluator
 from dflash_compile.compile.mil.lint import lint
 from dflash_compile.compile.models import Models, decide
-from dflash_compile.compile.stateful.caches import CACHE
+from dflash_compile.compile.stateful.caches import HostCache
 from dflash_compile.compile.stateful.lower import Stateful, lower
 from dflash_compile.compile.stateful.roles import Role, roles_of, widths_of
 from dflash_compile.compile.stateful.trial import Reference
 from dflash_compile.export import open_drafter, open_target
 from dflash_compile.export.graph import Owner
 from dflash_compile.runtime.bundle.read import read_manifest
-from dflash_compile.runtime.errors import BuildError, UsageError
+from dflash_compile.runtime.errors import BuildError, IncompatibleError, UsageError
 
 BLOCK, CONTEXT, FP16 = 4, 96, compression_of("fp16")
 
@@ -45,8 +46,10 @@ def graph(both: Models, owner: Owner, function: str) -> Stateful:
 
 
 @pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    return pair(tmp_path_factory.mktemp("llama"), "llama")
+def llama(apple_bundle: Callable[..., Path]) -> Models:
+    """The pair of `package`."""
+    folder = apple_bundle("llama", "coreml", "fp16").parent
+    return decide(open_target(folder / "target"), open_drafter(folder / "drafter"), BuildOptions(context=CONTEXT))
 
 
 @pytest.fixture(scope="module")
@@ -55,14 +58,22 @@ def verify(llama: Models) -> Stateful:
 
 
 @pytest.fixture(scope="module")
-def package(llama: Models, verify: Stateful, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """verify4 and decode1 in one package, at float16."""
-    folder = tmp_path_factory.mktemp("packages")
-    graphs = {"verify4": verify, "decode1": graph(llama, "target", "decode1")}
-    for name, found in graphs.items():
-        convert(found, llama.sources, FP16, "macos15", folder / f"{name}.mlpackage")
-    merge({name: folder / f"{name}.mlpackage" for name in graphs}, folder / "target.mlpackage")
-    return folder / "target.mlpackage"
+def package(apple_bundle: Callable[..., Path]) -> Path:
+    """A target's functions in one package, at float16."""
+    return apple_bundle("llama", "coreml", "fp16") / "target" / "target.mlpackage"
+
+
+@pytest.fixture(scope="module", params=["gpu-state", "ane-io"])
+def saved(request: pytest.FixtureRequest, apple_bundle: Callable[..., Path], llama: Models, verify: Stateful) -> SimpleNamespace:
+    """The same target under each cache policy: its package, and the traced graphs of a block and of a token."""
+    if request.param == "gpu-state":
+        graphs = (verify, graph(llama, "target", "decode1"))
+        path = apple_bundle("llama", "coreml", "fp16")
+    else:
+        roles = {role.function: role for role in roles_of(llama, "target", "float16", in_state=False)}
+        graphs = (lower(roles["verify4"].trace(llama), roles["verify4"]), lower(roles["decode1"].trace(llama), roles["decode1"]))
+        path = apple_bundle("llama", "coreml", "fp16", "ane-io")
+    return SimpleNamespace(evaluator=Evaluator(path / "target" / "target.mlpackage"), verify=graphs[0], decode=graphs[1])
 
 
 @pytest.fixture(scope="module")
@@ -75,40 +86,76 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     return SimpleNamespace(path=path, models=both, notes=notes, manifest=read_manifest(path))
 
 
-def test_functions_share_one_copy_of_the_weights(package: Path) -> None:
-    single = package.with_name("verify4.mlpackage") / WEIGHTS
-    assert (package / WEIGHTS).stat().st_size < 1.1 * single.stat().st_size
+def test_functions_share_one_copy_of_the_weights(package: Path, llama: Models) -> None:
+    numbers = sum(int(np.prod(shape)) for shape in llama.target.tensors.shapes().values())
+    assert len(Evaluator(package).functions) == 3
+    assert (package / WEIGHTS).stat().st_size < 1.2 * 2 * numbers
 
 
-def test_a_saved_package_follows_torch_over_accepted_and_rejected_blocks(package: Path, llama: Models, verify: Stateful) -> None:
-    """A block, a part of it accepted, a plain token, back again: one state for both functions."""
-    evaluator, random = Evaluator(package), np.random.default_rng(1)
-    calls = {4: ("verify4", Reference(verify, llama.sources, {})), 1: ("decode1", Reference(graph(llama, "target", "decode1"), llama.sources, {}))}
-    state, reference, position = evaluator.new_state("verify4"), torch.zeros(verify.role.cache.sizes, dtype=torch.float16), 0
+def test_a_saved_package_follows_torch_over_accepted_and_rejected_blocks(saved: SimpleNamespace, llama: Models) -> None:
+    """A block, a part of it accepted, a plain token, back again: one cache for both functions, whoever keeps it."""
+    random, sizes = np.random.default_rng(1), saved.verify.role.cache.sizes
+    calls = {4: (saved.verify, Reference(saved.verify, llama.sources, {})), 1: (saved.decode, Reference(saved.decode, llama.sources, {}))}
+    state, reference, position = np.zeros(sizes, np.float16), torch.zeros(sizes, dtype=torch.float16), 0
     for step in range(12):
         rows = 1 if step % 4 == 3 else 4
-        name, torch_call = calls[rows]
+        stateful, torch_call = calls[rows]
         feeds = {"tokens": random.integers(0, models.VOCAB, (1, rows)).astype(np.int32), "position": np.array([position], np.int32)}
-        found = evaluator.run(name, feeds, state)
+        found, state = run_once(saved.evaluator, stateful, feeds, state)
         torch_call.state = reference
         wanted, scores = torch_call.run(feeds)
         reference = torch_call.state
         assert scores is not None
         np.testing.assert_allclose(found["taps"], wanted["taps"], atol=5e-3 * np.abs(wanted["taps"]).max())
-        np.testing.assert_allclose(state[CACHE][:, :, : position + rows], reference[:, :, : position + rows], atol=5e-3 * float(reference.abs().max()))
+        np.testing.assert_allclose(state[:, :, : position + rows], reference[:, :, : position + rows], atol=5e-3 * float(reference.abs().max()))
         chosen = np.take_along_axis(scores, found["choices"][..., None].astype(np.int64), -1)[..., 0]
         assert (scores.max(-1) - chosen < 5e-3 * np.abs(scores).max()).all()
         position += int(random.integers(1, rows + 1))
 
 
-def test_it_needs_no_state_that_was_zero(package: Path) -> None:
+def test_it_needs_no_cache_that_was_zero(saved: SimpleNamespace) -> None:
     """Rows past the position are never read: that is what makes rollback a smaller position."""
-    evaluator = Evaluator(package)
-    clean, dirty = evaluator.new_state("verify4"), {CACHE: torch.full_like(evaluator.new_state("verify4")[CACHE], 100)}
+    states = [np.full(saved.verify.role.cache.sizes, rubbish, np.float16) for rubbish in (0, 100)]
     for position in (0, 3):
         feeds = {"tokens": np.array([[7, 8, 9, 10]], np.int32), "position": np.array([position], np.int32)}
-        outputs = [evaluator.run("verify4", feeds, state) for state in (clean, dirty)]
-        assert all(np.array_equal(outputs[0][name], outputs[1][name]) for name in outputs[0])
+        (clean, states[0]), (dirty, states[1]) = (run_once(saved.evaluator, saved.verify, feeds, state) for state in states)
+        assert all(np.array_equal(clean[name], dirty[name]) for name in clean)
+
+
+def test_a_cache_that_the_host_keeps_is_an_input_and_products_are_convolutions(apple_bundle: Callable[..., Path]) -> None:
+    bundle = apple_bundle("llama", "coreml", "fp16", "ane-io")
+    manifest = read_manifest(bundle)
+    assert manifest.config["cache_policy"] == "ane-io"
+    for model in (manifest.target, manifest.drafter):
+        functions = Evaluator(bundle / model.graphs[0].file).saved.functions
+        for graph_ in model.graphs:
+            function = functions[graph_.function]
+            assert graph_.caches == []
+            assert set(function.inputs) == {port.name for port in graph_.inputs} >= {"cache"}
+            assert {output.name for output in function.outputs} == {port.name for port in graph_.outputs}
+            assert ("rows" in {port.name for port in graph_.outputs}) == (graph_.role != "draft")
+            kinds = [op.op_type for op in function.operations]
+            assert not {"linear", "read_state", "coreml_update_state"} & set(kinds)
+            layers = 7 * 2 + 3 if graph_.role in ("prefill", "verify", "decode") else 1 + 2 if graph_.role == "inject" else 7 + 3
+            assert kinds.count("conv") == layers, f"{graph_.role}: projections, and a head of three parts"
+
+
+def test_a_package_that_the_neural_engine_would_not_take_is_refused_first(llama: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coreml, "_NEURAL_ENGINE_BYTES", 10**4)
+    options = BuildOptions(backend="coreml", precision="palette4", cache_policy="ane-io", context=CONTEXT)
+    with pytest.raises(IncompatibleError, match=r"the drafter's package would have .* GB"):
+        coreml.prepare(llama, options, lambda *_: None, ("drafter",))
+
+
+def test_a_mask_that_shows_rejected_rows_is_found_by_running(apple_bundle: Callable[..., Path], llama: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The traced graph is made wrong instead of the package: the two differ either way."""
+    evaluator = Evaluator(apple_bundle("llama", "coreml", "fp16", "ane-io") / "target" / "target.mlpackage")
+    (role,) = (role for role in roles_of(llama, "target", "float16", in_state=False) if role.function == "decode1")
+    check_function(evaluator, lower(role.trace(llama), role), llama.sources, FP16, tolerance=5e-3)
+    hidden = HostCache.columns
+    monkeypatch.setattr(HostCache, "columns", lambda cache, rows: (hidden(cache, rows)[0], None))
+    with pytest.raises(BuildError, match="is not what the traced graph gives"):
+        check_function(evaluator, lower(role.trace(llama), role), llama.sources, FP16)
 
 
 def test_a_build_holds_every_role_and_says_how_to_call_it(bundle: SimpleNamespace) -> None:
@@ -319,6 +366,7 @@ def test_ports_are_of_the_promised_sizes(llama: Models) -> None:
         ({"drafter_precision": "fp32"}, "unknown precision"),
         ({"portable": True}, "portable form"),
         ({"deployment_target": "macos12"}, "deployment target"),
+        ({"cache_policy": "ane"}, "cache policy"),
         ({"refine": 1}, "--refine"),
         ({"arch": ("sm86",)}, "--arch"),
     ],
@@ -328,6 +376,7 @@ def test_options_of_other_backends_are_refused(options: dict[str, Any], says: st
         BuildOptions(backend="coreml", **options)
 
 
-def test_a_deployment_target_is_core_mls_alone() -> None:
-    with pytest.raises(UsageError, match="deployment target"):
-        BuildOptions(deployment_target="macos15")
+@pytest.mark.parametrize("choice", [{"deployment_target": "macos15"}, {"cache_policy": "gpu-state"}])
+def test_what_only_core_ml_can_choose_is_refused_elsewhere(choice: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="have none"):
+        BuildOptions(**choice)

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import models
 import pytest
+from apple import CONTEXT
 
-from dflash_compile.compile.build import BuildOptions, build
+from dflash_compile.compile.build import BuildOptions
 from dflash_compile.compile.coreai import check
 from dflash_compile.runtime import load
 from dflash_compile.runtime.backends import EngineOptions, coreai, find_backend
 from dflash_compile.runtime.bundle.read import open_bundle
 from dflash_compile.runtime.errors import BuildError, BundleError, UsageError
 
-CONTEXT, TOKENS = 96, 40
+TOKENS = 40
 PROMPTS = [[5], [7, 8, 9, 200, 17], list(range(10, 60))]
 
 
 @pytest.fixture(scope="module", params=["llama", "qwen3"])
-def bundles(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    folder = tmp_path_factory.mktemp(request.param)
-    target = models.write_target(folder / "target", request.param, num_hidden_layers=2)
-    drafter = models.write_drafter(folder / "drafter", target, layers=1, block=4, taps=(0,))
-    built = {name: build(target, drafter, folder / name, BuildOptions(backend=name, precision="fp32", context=CONTEXT)) for name in ("coreai", "onnxruntime")}
-    return SimpleNamespace(**built)
+def bundles(request: pytest.FixtureRequest, apple_bundle: Callable[..., Path]) -> SimpleNamespace:
+    return SimpleNamespace(**{name: apple_bundle(request.param, name, "fp32") for name in ("coreai", "onnxruntime")})
 
 
 def test_whole_answers_equal_those_of_the_cpu_bundle(bundles: SimpleNamespace) -> None:

@@ -154,3 +154,17 @@ def test_shares_are_of_guesses_whose_predecessors_stood():
     for _ in range(400):
         shares.note(known=3, stood=0)
     assert list(shares.by_slot()) == pytest.approx([0.0, 0.5, 0.5], abs=0.03)
+
+
+def test_it_chooses_of_the_widths_there_are():
+    controller = AdaptiveWidth(16, (4, 8, 16))
+    chosen = set()
+    for most in [16] * 40 + [9, 7]:
+        plan = controller.plan(most, 0)
+        controller.observe(plan, min(plan.width - 1, 6), 1 + plan.width / 10, 1 + plan.width / 10)
+        chosen.add(plan.width)
+    assert chosen <= {PLAIN, 4, 8, 16}
+    assert controller.plan(16, 0).width == 8, "seven tokens a cycle, and 16 rows cost more"
+    assert controller.plan(7, 0).width == 4
+    assert controller.plan(3, 0).width == PLAIN, "no width fits"
+    assert "drafting 8 rows" in controller.verdict()

@@ -2,61 +2,36 @@
 
 from __future__ import annotations
 
-import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import models
+import numpy as np
 import pytest
+from apple import Library
 
-from dflash_compile.compile.build import BuildOptions, build
-from dflash_compile.compile.mil.evaluate import Evaluator
 from dflash_compile.runtime import load
 from dflash_compile.runtime.backends import EngineOptions, coreml, find_backend
+from dflash_compile.runtime.backends._host_cache import HostCache
 from dflash_compile.runtime.backends._memory import check_fits
+from dflash_compile.runtime.bundle.manifest import GraphRecord, PortRecord
 from dflash_compile.runtime.bundle.read import open_bundle
 from dflash_compile.runtime.errors import BundleError, IncompatibleError, UsageError
 
-CONTEXT, TOKENS = 96, 20
+TOKENS = 20
 GIB = 1 << 30
 
 
-class Compiled:
-    """What coremltools' CompiledMLModel offers, on a folder that `compile_model` left."""
-
-    def __init__(self, path: str, compute_units: str, function_name: str) -> None:
-        self.evaluator, self.function, self.units = Evaluator(Path(path)), function_name, compute_units
-        if function_name not in self.evaluator.functions:
-            raise RuntimeError(f"no function {function_name}")
-
-    def make_state(self) -> dict[str, Any]:
-        return self.evaluator.new_state(self.function)
-
-    def predict(self, feeds: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
-        return self.evaluator.run(self.function, feeds, state)
+@pytest.fixture
+def path(apple_bundle: Callable[..., Path]) -> Path:
+    return apple_bundle("llama", "coreml", "fp16")
 
 
-class Library:
-    """coremltools as a Mac has it."""
-
-    def __init__(self) -> None:
-        self.compiled: list[str] = []
-        self.ComputeUnit = SimpleNamespace(CPU_AND_GPU="CPU_AND_GPU")
-        proxy = SimpleNamespace(_MLModelProxy=object())
-        self.models = SimpleNamespace(model=proxy, CompiledMLModel=Compiled, utils=SimpleNamespace(compile_model=self.compile))
-
-    def compile(self, package: str, place: str) -> None:
-        self.compiled.append(package)
-        shutil.copytree(package, place)
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("coreml")
-    target = models.write_target(folder / "target", "llama", num_hidden_layers=2)
-    drafter = models.write_drafter(folder / "drafter", target, layers=1, block=4, taps=(0,))
-    return build(target, drafter, folder / "bundle", BuildOptions(backend="coreml", precision="fp16", context=CONTEXT))
+@pytest.fixture
+def hosted(apple_bundle: Callable[..., Path]) -> Path:
+    """The same pair with caches that the host keeps."""
+    return apple_bundle("llama", "coreml", "fp16", "ane-io")
 
 
 @pytest.fixture
@@ -73,6 +48,60 @@ def test_drafting_changes_no_token(path: Path, library: Library) -> None:
             plain = list(session.tokens(prompt, max_new_tokens=TOKENS, draft=False))
             for block in (4, 3):
                 assert list(session.tokens(prompt, max_new_tokens=TOKENS, block=block)) == plain
+
+
+def test_a_cache_of_the_hosts_gives_the_same_tokens(path: Path, hosted: Path, library: Library) -> None:
+    prompt = list(range(10, 80))
+    with load(path) as session, load(hosted) as other:
+        plain = list(session.tokens(prompt, max_new_tokens=12, draft=False))
+        assert list(other.tokens(prompt, max_new_tokens=12, draft=False)) == plain
+        assert list(other.tokens(prompt, max_new_tokens=12, block=4)) == plain
+
+
+def test_a_bundle_runs_where_its_cache_policy_wants_it(path: Path, hosted: Path, library: Library) -> None:
+    for bundle, units in ((path, "CPU_AND_GPU"), (hosted, "CPU_AND_NE")):
+        engines = coreml.open_engines(open_bundle(bundle), EngineOptions())
+        functions: Any = engines.target._functions  # type: ignore[attr-defined]
+        loaded = getattr(functions, "_functions", functions)
+        assert {model.units for model in getattr(loaded, "_functions", loaded).values()} == {units}
+        engines.close()
+
+
+class Rows:
+    """Functions that answer with rows of their own number, and keep what they were given."""
+
+    def __init__(self) -> None:
+        self.seen: list[np.ndarray] = []
+
+    def call(self, function: str, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        self.seen.append(feeds["cache"].copy())
+        return {} if function == "draft" else {"rows": np.full((2, 1, 4, 1), len(self.seen), np.float16)}
+
+    def close(self) -> None:
+        self.seen = []
+
+
+def test_only_accepted_rows_reach_a_cache_of_the_hosts() -> None:
+    port = PortRecord(name="cache", dtype="float16", shape=[2, 1, 16, 1])
+    graph = GraphRecord(role="verify", file="f", rows=4, inputs=[port], outputs=[], caches=[])
+    record: Any = SimpleNamespace(name="tiny", graphs=[graph])
+    functions = Rows()
+    cache = HostCache(record, functions)
+    random, wanted, position = np.random.default_rng(3), [0.0] * 16, 0
+    for number in range(1, 40):
+        cache.call("verify", {"position": np.array([position], np.int32)})
+        assert functions.seen[-1][0, 0, :, 0].tolist() == wanted
+        if number % 3 == 0:
+            cache.call("draft", {"position": np.array([position], np.int32)})
+            continue  # nothing of the call before it was accepted
+        accepted = int(random.integers(1, 5))
+        wanted[position : position + accepted] = [float(len(functions.seen))] * accepted
+        position += accepted
+        if position > 12:
+            cache.call("draft", {"position": np.array([position], np.int32)})
+            position = int(random.integers(0, 4))  # a new request: rows stay until they are overwritten
+    cache.close()
+    assert not cache.cache.size
 
 
 def test_a_package_is_compiled_once_and_found_again(path: Path, library: Library) -> None:

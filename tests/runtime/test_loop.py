@@ -77,7 +77,7 @@ class AnyWidth:
         return Plan(width, width > 1 and self.noise.random() < self.drafting)
 
     def observe(self, plan, accepted, seconds, verify_seconds):
-        assert 0 <= accepted < max(plan.width, self.narrowest)
+        assert 0 <= accepted < plan.width + -plan.width % self.narrowest
         assert seconds >= verify_seconds >= 0
         self.heard.append(plan)
 

@@ -1,0 +1,343 @@
+"""Source code for apps: the Python form answers as the runtime does, and the Swift form, from the same template, reads and calls what is there."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from apple import BLOCK, CONTEXT, Library
+
+from dflash_compile.cli.main import main
+from dflash_compile.compile.embed import write
+from dflash_compile.compile.embed.source import source_of
+from dflash_compile.compile.embed.write import MARK, embed
+from dflash_compile.compile.mil.evaluate import Evaluator
+from dflash_compile.runtime import load
+from dflash_compile.runtime.bundle.read import read_manifest
+from dflash_compile.runtime.errors import UsageError
+
+PROMPTS = [[5], [7, 8, 9, 200, 17], list(range(10, 80))]
+TOKENS = 24
+ROOT = Path(__file__).parents[2]
+
+Bundle = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def coreml(apple_bundle: Bundle) -> Path:
+    return apple_bundle("llama", "coreml", "fp16")
+
+
+@pytest.fixture(scope="module")
+def coreai(apple_bundle: Bundle) -> Path:
+    return apple_bundle("llama", "coreai", "fp32")
+
+
+@pytest.fixture(scope="module")
+def swift(coreml: Path) -> dict[str, str]:
+    return source_of(read_manifest(coreml), "swift")
+
+
+def module(folder: Path) -> ModuleType:
+    """The generated file, imported."""
+    spec = importlib.util.spec_from_file_location("dflash_generate", folder / "dflash_generate.py")
+    assert spec is not None and spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    sys.modules["dflash_generate"] = made  # dataclasses look their module up
+    spec.loader.exec_module(made)
+    return made
+
+
+def answer(generator: Any, prompt: list[int], limit: int) -> list[int]:
+    tokens: list[int] = []
+    assert generator.generate(prompt, limit, tokens.append) == len(tokens)
+    return tokens
+
+
+def test_the_python_form_answers_as_the_runtime_does(coreai: Path, tmp_path: Path) -> None:
+    """On Core AI's own runtime: the same tokens from the same number of cycles, with and without the drafter."""
+    embed(coreai, "python", tmp_path / "app")
+    generator = module(tmp_path / "app").load(coreai)
+    with load(coreai) as session:
+        for prompt in PROMPTS:
+            wanted = list(session.tokens(prompt, max_new_tokens=TOKENS, block=BLOCK))
+            generator.drafting = True
+            assert answer(generator, prompt, TOKENS) == wanted
+            assert generator.cycles == session.statistics.cycles
+            generator.drafting = False
+            assert answer(generator, prompt, TOKENS) == wanted
+            assert generator.cycles == len(wanted) - 1
+        generator.drafting = True
+        assert answer(generator, PROMPTS[2], 1000) == list(session.tokens(PROMPTS[2], block=BLOCK))  # to the context's end
+
+
+def test_the_python_form_is_a_program(coreai: Path, tmp_path: Path) -> None:
+    embed(coreai, "python", tmp_path / "app")
+    script = [sys.executable, str(tmp_path / "app" / "dflash_generate.py")]
+    run = subprocess.run([*script, str(coreai), "12", "7", "8", "9"], capture_output=True, text=True, check=True)
+    with load(coreai) as session:
+        wanted = list(session.tokens([7, 8, 9], max_new_tokens=12, block=BLOCK))
+    assert [int(line) for line in run.stdout.split()] == wanted
+    assert f"{len(wanted)} tokens" in run.stderr
+    assert subprocess.run([*script, str(coreai), "x"], capture_output=True, check=False).returncode == 2
+
+
+def test_the_python_form_runs_core_ml_packages(coreml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Core ML played by the evaluator of saved packages."""
+    embed(coreml, "python", tmp_path / "app")
+    made, library = module(tmp_path / "app"), Library()
+    monkeypatch.setattr(made, "coremltools", library)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    monkeypatch.setattr("dflash_compile.runtime.backends.coreml._import_library", lambda: Library())
+    monkeypatch.setenv("DFLASH_COMPILE_CACHE", str(tmp_path / "compiled"))
+    generator = made.load(coreml)
+    with load(coreml) as session:
+        assert answer(generator, PROMPTS[1], 8) == list(session.tokens(PROMPTS[1], max_new_tokens=8, block=BLOCK))
+        assert generator.cycles == session.statistics.cycles
+    made.load(coreml)
+    assert len(library.compiled) == 2  # kept, and found again
+
+
+@pytest.mark.parametrize("backend", ["coreml", "coreai"])
+def test_generated_python_is_clean(backend: str, tmp_path: Path) -> None:
+    manifest = SimpleNamespace(
+        requires=SimpleNamespace(backend=backend), target=SimpleNamespace(name="t"), context=9, pairing=SimpleNamespace(block=4), config={}
+    )
+    for name, text in source_of(manifest, "python").items():  # type: ignore[arg-type]
+        (tmp_path / name).write_text(text)
+    config = ["--config", str(ROOT / "pyproject.toml"), "--no-cache"]
+    for command in (["check", *config], ["format", "--check", *config]):
+        done = subprocess.run([sys.executable, "-m", "ruff", *command, str(tmp_path)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+
+
+def choice(history: list[int]) -> int:
+    """A made-up target: its next token depends on every token before it."""
+    value = 7
+    for token in history:
+        value = (value * 31 + token) % 97
+    return value
+
+
+class FakeModel:
+    """Target or drafter with a cache of tokens in place of K and V; a row that nobody wrote, or that was rejected, shows as a wrong token."""
+
+    def __init__(self, made: ModuleType, right: Callable[[int], bool]) -> None:
+        self.made, self.right, self.cache = made, right, [-1] * 200
+        self.widths: list[int] = []
+
+    def call(self, graph: Any, numbers: dict[str, list[int]]) -> Any:
+        (position,) = numbers["position"]
+        rows = numbers.get("tokens") or numbers["block"]
+        assert len(rows) == graph.rows
+        self.widths.append(graph.rows)
+        if "block" in numbers:
+            known = [*self.cache[:position], rows[0]]
+            assert -1 not in known, "the draft cache has a hole"
+            proposals = []
+            for slot in range(graph.rows - 1):
+                true = choice([*known, *proposals])
+                proposals.append(true if self.right(position + 1 + slot) else (true + 1) % 97)
+            self.cache[position : position + graph.rows] = [-2] * graph.rows
+            return self.made.Answer({"proposals": np.array([proposals])})
+        assert -1 not in self.cache[:position]
+        self.cache[position : position + len(rows)] = rows
+        choices = [choice(self.cache[: position + row + 1]) for row in range(len(rows))]
+        if "valid" in numbers:
+            choices = [choices[numbers["valid"][0] - 1]]
+        return self.made.Answer({"choices": np.array([choices]), "taps": np.array([[[position + row, token] for row, token in enumerate(rows)]])})
+
+    def inject(self, graph: Any, taps: Any, rows: int, position: int) -> None:
+        shown = taps.first(rows, [1, graph.rows, 2])[0]
+        assert shown[:rows, 0].tolist() == list(range(position, position + rows)), "taps of other rows than those committed"
+        self.cache[position : position + rows] = shown[:rows, 1].tolist()
+
+
+@pytest.fixture(scope="module")
+def made(coreai: Path, tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    folder = tmp_path_factory.mktemp("embedded")
+    embed(coreai, "python", folder / "app")
+    return module(folder / "app")
+
+
+@pytest.mark.parametrize("wrong_every", [1, 2, 3, 5, 1000])
+@pytest.mark.parametrize("prompt", [1, 64, 65, 90])
+def test_the_loop_keeps_what_the_target_chooses_however_good_the_drafter_is(coreai: Path, made: ModuleType, wrong_every: int, prompt: int) -> None:
+    manifest = made.Manifest(coreai)
+    drafter = FakeModel(made, lambda position: position % wrong_every != 0)
+    generator = made.Generator(manifest, FakeModel(made, bool), drafter)
+    history = [number % 90 for number in range(prompt)]
+    found = answer(generator, history, 25)
+    wanted: list[int] = []
+    while len(wanted) < min(25, CONTEXT - prompt + 1) and not (wanted and wanted[-1] in manifest.text.ends):
+        wanted.append(choice([*history, *wanted]))
+    assert found == wanted
+    if wrong_every == 1000 and len(wanted) > 20:
+        assert generator.cycles <= -(-(len(wanted) - 1) // BLOCK) + 1, "a drafter that is always right must give a block a cycle"
+
+
+@pytest.mark.parametrize(("prompt", "limit"), [([], 5), ([1], 0), ([1] * (CONTEXT + 1), 5), ([-1], 5), ([10**6], 5)])
+def test_a_request_that_cannot_be_answered_is_an_error(coreai: Path, made: ModuleType, prompt: list[int], limit: int) -> None:
+    generator = made.Generator(made.Manifest(coreai), FakeModel(made, bool), FakeModel(made, bool))
+    with pytest.raises(ValueError, match="prompt"):
+        generator.generate(prompt, limit, print)
+
+
+def structures(text: str) -> dict[str, dict[str, tuple[str, str]]]:
+    """Every Decodable structure of Swift source: type and key by field."""
+    found = {}
+    for name, body in re.findall(r"^struct (\w+): Decodable \{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL):
+        types = dict(re.findall(r"^    let (\w+): (.+)$", body, re.MULTILINE))
+        keys = dict(re.findall(r'^        case (\w+) = "(\w+)"$', body, re.MULTILINE))
+        assert keys.keys() == types.keys(), f"{name} decodes fields without keys"
+        found[name] = {field: (types[field], key) for field, key in keys.items()}
+    return found
+
+
+def check_decodes(value: Any, kind: str, known: dict[str, dict[str, tuple[str, str]]], where: str) -> None:
+    """`value` is what Swift's decoder takes for the type `kind`."""
+    if kind.endswith("?"):
+        if value is not None:
+            check_decodes(value, kind[:-1], known, where)
+    elif kind == "[String: String]":
+        assert all(isinstance(item, str) for item in value.values()), where
+    elif kind.startswith("["):
+        for number, item in enumerate(value):
+            check_decodes(item, kind[1:-1], known, f"{where}[{number}]")
+    elif kind in known:
+        for inner, key in known[kind].values():
+            assert key in value, f"{where} has no {key}"
+            check_decodes(value[key], inner, known, f"{where}.{key}")
+    else:
+        assert type(value) is {"Int": int, "String": str}[kind], f"{where} is {value!r}, not {kind}"
+
+
+def test_swift_decodes_only_keys_that_a_manifest_has(coreml: Path, swift: dict[str, str]) -> None:
+    known = structures(swift["Sources/DFlash/Manifest.swift"])
+    assert {"Manifest", "ModelRecord", "Graph", "Port", "Pairing", "DraftVocabulary"} <= known.keys()
+    document = json.loads((coreml / "manifest.json").read_text())
+    check_decodes(document, "Manifest", known, "manifest")
+    check_decodes({"size": 5, "file": "x"}, "DraftVocabulary", known, "draft_vocabulary")
+    schema = json.loads((ROOT / "artifacts" / "bundle.schema.json").read_text())["$defs"]["DraftVocabularyRecord"]["properties"]
+    assert {key for _, key in known["DraftVocabulary"].values()} <= schema.keys()
+    del document["pairing"]["mask_id"]
+    with pytest.raises(AssertionError, match="mask_id"):
+        check_decodes(document, "Manifest", known, "manifest")
+
+
+def test_swift_names_only_what_the_packages_have(coreml: Path, swift: dict[str, str]) -> None:
+    """Functions by role, their inputs and outputs: as the saved packages declare them."""
+    manifest, loop = read_manifest(coreml), swift["Sources/DFlash/Generator.swift"]
+    bodies = dict(re.findall(r"func (\w+)\(.*?\{\n(.*?)\n    \}", loop, re.DOTALL))
+    given = {name: set(re.findall(r'"(\w+)": ', body)) for name, body in bodies.items()}
+    read = {name: set(re.findall(r'integers\("(\w+)"\)', body)) for name, body in bodies.items()}
+    given["inject"] = set(re.findall(r'^            "(\w+)": MLFeatureValue', swift["Sources/DFlash/Model.swift"], re.MULTILINE))
+    halves = set(re.findall(r'halves\("(\w+)"\)', swift["Sources/DFlash/Model.swift"]))
+    callers = {"prefill": "prefill", "verify": "cycle", "decode": "cycle", "inject": "inject", "draft": "draft"}
+    assert set(re.findall(r'graphs\("(\w+)"\)', loop)) == callers.keys()
+    for model in (manifest.target, manifest.drafter):
+        functions = Evaluator(coreml / model.graphs[0].file).saved.functions
+        for graph in model.graphs:
+            function, caller = functions[graph.function], callers[graph.role]
+            assert given[caller] | {"cache"} == set(function.inputs), graph.role
+            assert read.get(caller, set()) <= {output.name for output in function.outputs}, graph.role
+            if model is manifest.target:
+                assert halves <= {output.name for output in function.outputs}
+
+
+def test_both_languages_have_the_same_loop(swift: dict[str, str], coreml: Path) -> None:
+    """Taken back to what they share, the two are one text: same functions, same order, same comments."""
+    python = source_of(read_manifest(coreml), "python")["dflash_generate.py"]
+    names = [
+        re.findall(pattern, text[text.index("The greedy draft–verify loop. It") :])
+        for pattern, text in (
+            (r"(?:func|def) (generate|prefill|cycle|draft|show|narrowest|padded)\b", swift["Sources/DFlash/Generator.swift"]),
+            (r"(?:func|def) (generate|prefill|cycle|draft|show|narrowest|padded)\b", python),
+        )
+    ]
+    assert names[0] == names[1] == ["generate", "prefill", "cycle", "draft", "show", "narrowest", "padded"]
+    template = (ROOT / "compile" / "embed" / "templates" / "loop.jinja").read_text()
+    assert not re.search(r"swift|python", template.partition("\n\n\n")[2], re.IGNORECASE), "a loop that asks for the language is two loops"
+
+
+def test_swift_is_well_formed(swift: dict[str, str]) -> None:
+    grammar = pytest.importorskip("tree_sitter_swift", reason="the test extra brings a grammar of Swift")
+    from tree_sitter import Language, Parser
+
+    parser = Parser(Language(grammar.language()))
+    for name, text in swift.items():
+        if name.endswith(".swift"):
+            assert not parser.parse(text.encode()).root_node.has_error, name
+            assert parser.parse(text.replace("{", "", 1).encode()).root_node.has_error or "{" not in text
+
+
+def test_it_says_that_nobody_compiled_the_swift(swift: dict[str, str]) -> None:
+    assert "neither compiled nor run" in swift["README.md"]
+    assert all("{{" not in text and "\x01" not in text and "\x02" not in text for text in swift.values())
+
+
+def test_the_command(coreml: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "deep" / "app"
+    command = ["embed", str(coreml), "--lang", "swift", "-o", str(place)]
+    assert main([*command, "--json"]) == 0
+    document = json.loads(capfd.readouterr().out)
+    assert sorted([*document["files"], MARK]) == sorted(path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file())
+    assert main(command) == 2
+    assert "--force" in capfd.readouterr().err
+    assert main([*command, "--force", "-q"]) == 0
+    assert capfd.readouterr().err == ""
+    (place / ".build").mkdir()
+    (place / ".build" / "made").write_text("by the compiler")
+    assert main([*command, "--force"]) == 0
+
+
+@pytest.mark.parametrize("file", ["Package.swift", "Sources/DFlash/Mine.swift", MARK])
+def test_work_of_the_users_own_is_never_replaced(coreml: Path, tmp_path: Path, file: str) -> None:
+    embed(coreml, "swift", tmp_path / "app")
+    (tmp_path / "app" / file).write_text("mine")
+    with pytest.raises(UsageError):
+        embed(coreml, "swift", tmp_path / "app", force=True)
+    assert (tmp_path / "app" / file).read_text() == "mine"
+
+
+def test_a_folder_that_embed_did_not_write_stays(coreml: Path, tmp_path: Path) -> None:
+    (tmp_path / "Package.swift").write_text("// somebody's package")
+    with pytest.raises(UsageError, match="is no source folder"):
+        embed(coreml, "swift", tmp_path, force=True)
+
+
+def test_nothing_is_left_half_written(coreml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(write, "Mark", full)
+    with pytest.raises(Exception, match="could not be written"):
+        embed(coreml, "swift", tmp_path / "app")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bundles_without_such_code_are_refused(coreai: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["embed", str(coreai), "--lang", "swift", "-o", str(tmp_path / "app")]) == 2
+    assert "--lang python" in capfd.readouterr().err
+    damaged = shutil.copytree(coreai, tmp_path / "damaged")
+    (damaged / "target" / "target.aimodel" / "metadata.json").write_text("{}")
+    assert main(["embed", str(damaged), "--lang", "python", "-o", str(tmp_path / "app")]) != 0
+    other = read_manifest(coreai)
+    with pytest.raises(UsageError, match="back-end onnxruntime"):
+        source_of(
+            SimpleNamespace(
+                requires=SimpleNamespace(backend="onnxruntime"), **{name: getattr(other, name) for name in ("target", "context", "pairing", "config")}
+            ),
+            "python",
+        )  # type: ignore[arg-type]
+    assert not (tmp_path / "app").exists()
