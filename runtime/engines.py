@@ -35,13 +35,13 @@ class TargetEngine(ABC):
         self.exact_width = exact_width
         """fewest rows of one call: narrower calls are padded, because one row may run another kernel and round otherwise"""
         self.multiple = multiple
-        """blocks are padded to a multiple of so many rows: those that are left over may run another kernel too"""
+        """rows of a verify come in multiples of it: where kernels take so many at once, a row that is left over runs another one"""
         self._rows = 0
 
     @final
     def prefill(self, tokens: Sequence[int], position: int) -> int:
         """Write the K/V of `tokens`, at most `widest`, and return the target's choice after the last of them."""
-        choice = self._prefill_impl(self._padded(tokens, position), len(tokens), position)
+        choice = self._prefill_impl(self._padded(tokens, position, self.exact_width), len(tokens), position)
         self._rows = len(tokens)
         return choice
 
@@ -51,7 +51,7 @@ class TargetEngine(ABC):
 
         The taps of this call go behind the first `keep` rows of those before, so that several calls can be injected as one.
         """
-        rows = self._padded(block, position, self.multiple)
+        rows = self._padded(block, position, self.padded(len(block)))
         if not 0 <= keep <= min(self._rows, self.widest - len(rows)):
             raise UsageError(f"{keep} rows of taps to keep", why=f"{self._rows} are there, and {self.widest} fit with the {len(rows)} of this call")
         choices = self._verify_impl(rows, position, keep)
@@ -60,11 +60,17 @@ class TargetEngine(ABC):
 
     def room(self, keep: int, rows: int) -> bool:
         """Whether a call of `rows` can keep the taps of `keep` rows before it."""
-        return keep + self._computed(rows, self.multiple) <= self.widest
+        return keep + self.padded(rows) <= self.widest
 
-    def fitting(self, rows: int) -> int:
-        """The widest block where the cache has `rows` left."""
-        return rows // self.multiple * self.multiple or rows
+    def padded(self, rows: int) -> int:
+        """Rows that a verify of `rows` really has."""
+        rows = max(rows, self.exact_width)
+        return rows + -rows % self.multiple
+
+    def fitting(self, position: int) -> int:
+        """Most rows of a block at `position`, none of them left over."""
+        most = min(self.context - position, self.widest)
+        return most - most % self.multiple
 
     @property
     def taps(self) -> Taps:
@@ -85,17 +91,13 @@ class TargetEngine(ABC):
     @abstractmethod
     def _taps_impl(self) -> Any: ...
 
-    def _computed(self, rows: int, multiple: int) -> int:
-        """How many rows a call of `rows` has, with its padding."""
-        return max(-(-rows // multiple) * multiple, self.exact_width)
-
-    def _padded(self, tokens: Sequence[int], position: int, multiple: int = 1) -> Sequence[int]:
-        """`tokens`, made up to `exact_width` rows and a multiple. The added rows are past every real one, so no real row sees them."""
+    def _padded(self, tokens: Sequence[int], position: int, rows: int) -> Sequence[int]:
+        """`tokens`, made up to at least `rows` rows. The added ones are past every real one, so no real row sees them."""
         if not 1 <= len(tokens) <= self.widest:
             raise UsageError(f"{len(tokens)} rows in one call of the target", why=f"it takes 1 to {self.widest}", fix="split the rows over several calls")
-        rows = self._computed(len(tokens), multiple)
-        _check_fits(position, rows, self.context)
-        return [*tokens, *[tokens[-1]] * (rows - len(tokens))] if rows > len(tokens) else tokens
+        missing = rows - len(tokens)
+        _check_fits(position, max(len(tokens), rows), self.context)
+        return [*tokens, *[tokens[-1]] * missing] if missing > 0 else tokens
 
 
 class DrafterEngine(ABC):

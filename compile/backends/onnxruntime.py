@@ -36,8 +36,6 @@ _MINIMUM = "1.31.0"
 """the first with GroupQueryAttention that looks both ways"""
 _EXACT_WIDTH = 2
 """one row takes a matrix-vector kernel that rounds otherwise; every width from two on gives the same bits"""
-_PAIRS = 2
-"""at four bits rows are multiplied two by two, and one that is left over rounds otherwise: every even width gives the same bits"""
 
 
 @dataclass(frozen=True)
@@ -117,12 +115,9 @@ def check_options(options: BuildOptions) -> None:
         )
 
 
-def requires(_models: Models, options: BuildOptions) -> RequirementRecord:
+def requires(_models: Models, _options: BuildOptions) -> RequirementRecord:
     """What the engines need of a machine."""
-    multiple = _PAIRS if precision_of(options.precision_for("target")).linear_bits == 4 else 1
-    return RequirementRecord(
-        backend="onnxruntime", package="onnxruntime", minimum=_MINIMUM, built_with=_built_with(), exact_width=_EXACT_WIDTH, multiple=multiple
-    )
+    return RequirementRecord(backend="onnxruntime", package="onnxruntime", minimum=_MINIMUM, built_with=_built_with(), exact_width=_EXACT_WIDTH)
 
 
 def prepare(models: Models, options: BuildOptions, progress: Progress, owners: Collection[Owner] = OWNERS) -> _Prepared:

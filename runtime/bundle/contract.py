@@ -25,8 +25,6 @@ def _faults(manifest: Manifest) -> Iterator[str]:
         yield f"pairing.block {block} is not between 2 and context {context}"
     if not 1 <= narrowest <= block:
         yield f"requires.exact_width {narrowest} is not between 1 and pairing.block {block}"
-    if not 1 <= manifest.requires.multiple <= narrowest:
-        yield f"requires.multiple {manifest.requires.multiple} is not between 1 and requires.exact_width {narrowest}"
     if not 0 <= manifest.pairing.mask_id < manifest.target.vocab:
         yield f"pairing.mask_id {manifest.pairing.mask_id} is outside the vocabulary of {manifest.target.vocab}"
     for token in manifest.text.eos_ids:

@@ -132,8 +132,6 @@ class RequirementRecord(_Record, frozen=True, kw_only=True):
     """version the engines were made and checked with"""
     exact_width: int
     """the narrowest target width whose rows equal those of every wider one bit for bit; plain decoding uses it"""
-    multiple: int = 1
-    """blocks are verified in a multiple of so many rows: what is left over rounds otherwise"""
     maximum: str | None = None
     """highest version of `package` that runs the engines, where not every later one does"""
 

@@ -64,9 +64,9 @@ def test_the_bundle_says_and_accepts_what_transformers_does(pair: tuple[Path, Pa
     cycles: list[int] = []
     count = Recorder.cycle
 
-    def cycle(self: Recorder, offered: int, accepted: int) -> None:
+    def cycle(self: Recorder, drafted: bool, offered: int, accepted: int) -> None:
         cycles.append(accepted)
-        count(self, offered, accepted)
+        count(self, drafted, offered, accepted)
 
     monkeypatch.setattr(Recorder, "cycle", cycle)
     generator, partial = torch.Generator().manual_seed(1), 0
