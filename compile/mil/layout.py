@@ -171,5 +171,6 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "scatter_along_axis": _scatter_along_axis,
     "shape": lambda x: torch.tensor(x.shape),
     "fill": lambda shape, value: torch.full(_ints(shape), value.item(), dtype=value.dtype),
+    "fill_like": lambda ref_tensor, value: torch.full(tuple(ref_tensor.shape), value.item(), dtype=value.dtype),
     "range_1d": lambda start, end, step: torch.arange(start.item(), end.item(), step.item()),
 }

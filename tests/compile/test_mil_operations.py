@@ -42,3 +42,8 @@ def test_scattering_stays_inside() -> None:
         OPERATIONS["scatter_along_axis"](data=X, indices=indices + 2, updates=updates, axis=torch.tensor(2), mode="update")
     with pytest.raises(Fault, match="mode add"):
         OPERATIONS["scatter_along_axis"](data=X, indices=indices, updates=updates, axis=torch.tensor(2), mode="add")
+
+
+def test_filling_takes_the_shape_of_another() -> None:
+    found = OPERATIONS["fill_like"](ref_tensor=X, value=torch.tensor(2.5, dtype=torch.float16))
+    assert (tuple(found.shape), found.dtype, float(found.min()), float(found.max())) == ((2, 3, 4), torch.float16, 2.5, 2.5)
