@@ -31,6 +31,7 @@ def check_package(
     evaluator = Evaluator(package)
     for stateful in statefuls:
         check_function(evaluator, stateful, sources, compression, tolerance)
+        evaluator.forget()
 
 
 def check_function(

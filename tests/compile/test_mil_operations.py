@@ -47,3 +47,15 @@ def test_scattering_stays_inside() -> None:
 def test_filling_takes_the_shape_of_another() -> None:
     found = OPERATIONS["fill_like"](ref_tensor=X, value=torch.tensor(2.5, dtype=torch.float16))
     assert (tuple(found.shape), found.dtype, float(found.min()), float(found.max())) == ((2, 3, 4), torch.float16, 2.5, 2.5)
+
+
+def test_a_token_that_no_selector_scored_is_a_wrong_choice() -> None:
+    from dflash_compile.compile.stateful.trial import _distance
+    from dflash_compile.export.dflash_v2 import UNCHOSEN
+
+    scores = np.full((1, 2, 6), UNCHOSEN, np.float32)
+    scores[0, :, :3] = [[1.0, 2.0, 4.0], [3.0, 2.999, 0.0]]
+    assert _distance(np.array([[2, 0]]), np.array([[2, 0]]), scores) == 0
+    assert _distance(np.array([[2, 1]]), np.array([[2, 0]]), scores) < 1e-3
+    assert _distance(np.array([[1, 0]]), np.array([[2, 0]]), scores) == 0.5
+    assert _distance(np.array([[2, 5]]), np.array([[2, 0]]), scores) > 1e30
