@@ -21,7 +21,9 @@ from typing import Any
 CYCLE = ("draft", "verify", "inject")
 
 
-def measure(target: str, drafter: str, precision: str, arch: tuple[str, ...], roles: set[str], context: int, live: int, work: Path) -> list[dict[str, Any]]:
+def measure(
+    target: str, drafter: str, precision: str, arch: tuple[str, ...], roles: set[str], widths: tuple[int, ...], context: int, live: int, work: Path
+) -> list[dict[str, Any]]:
     """One record for each engine."""
     from dflash_compile.compile.backends.tensorrt import Compilation
     from dflash_compile.compile.models import decide
@@ -31,14 +33,14 @@ def measure(target: str, drafter: str, precision: str, arch: tuple[str, ...], ro
     from dflash_compile.compile.tensorrt.roles import attention_count, lower_all, roles_of, trace_all
     from dflash_compile.export.opening import open_drafter, open_target
 
-    options = BuildOptions(backend="tensorrt", precision=precision, arch=arch, context=context)
+    options = BuildOptions(backend="tensorrt", precision=precision, arch=arch, context=context, widths=widths)
     models = decide(open_target(target), open_drafter(drafter), options)
 
     def heard(step: str, done: int = 0, total: int = 0) -> None:
         if not done:
             print(step, file=sys.stderr, flush=True)
 
-    traced = trace_all([role for role in roles_of(models) if role.name in roles and role.rows in (1, models.block)], heard)
+    traced = trace_all([role for role in roles_of(models, widths=widths) if role.name in roles and role.rows in (1, models.block)], heard)
     rows = []
     for engine in lower_all(traced, options, architectures_of(arch)):
         prepared = Compilation(models, (engine,), choose_flavour(None))
@@ -49,7 +51,13 @@ def measure(target: str, drafter: str, precision: str, arch: tuple[str, ...], ro
         for graph in graphs:
             plan, name = graph.plan, f"{engine.title}, {graph.arch}"
             assert plan is not None
-            row = {"engine": engine.title, "role": graph.role, "arch": graph.arch, "precision": precision, "build_s": figures[f"{name}: build"]}
+            row = {
+                "engine": f"{graph.role}[{graph.rows}]",
+                "role": graph.role,
+                "arch": graph.arch,
+                "precision": precision,
+                "build_s": figures[f"{name}: build"],
+            }
             row |= {"peak_mib": figures.get(f"{name}: peak memory"), "plan_mib": plan.bytes / 2**20, "kernels": plan.kernels}
             row |= {"attention": attention_count(engine.lowered.model), "fused": plan.fused_attention, "cache_copies": plan.cache_copies}
             row |= {"scratch_mib": None if plan.scratch_bytes is None else plan.scratch_bytes / 2**20, "weights_mib": read / 2**20}
@@ -88,7 +96,8 @@ def cycles(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Sums over the engines of a cycle, for each architecture."""
     found = []
     for arch in dict.fromkeys(row["arch"] for row in rows):
-        parts = [row for row in rows if row["arch"] == arch and row["role"] in CYCLE]
+        mine = [row for row in rows if row["arch"] == arch]
+        parts = [next(row for row in mine if row["role"] == role) for role in CYCLE if any(row["role"] == role for row in mine)]  # the widest of each
         least = sum(row["weights_mib"] + row["live_mib"] for row in parts)
         extra = sum(row["copied_mib"] for row in parts)
         kernels = sum(row["kernels"] or 0 for row in parts)
@@ -111,6 +120,7 @@ def main() -> int:
     parser.add_argument("--arch", default="sm86,sm89,sm120")
     parser.add_argument("--precision", default="fp16")
     parser.add_argument("--roles", default="draft,verify,inject")
+    parser.add_argument("--widths", default="", help="of verify, beside the block's")
     parser.add_argument("--context", type=int, default=2048)
     parser.add_argument("--live", type=int, default=1024, help="positions in the cache when the cycle's bytes are counted")
     parser.add_argument("--work", type=Path, help="where engines are written before they are measured and deleted")
@@ -122,7 +132,8 @@ def main() -> int:
 
             make(Path(folder))
             arguments.models = [f"{folder}/target", f"{folder}/drafter"]
-        sizes = (arguments.context, arguments.live, Path(folder))
+        widths = tuple(int(width) for width in arguments.widths.split(",") if width)
+        sizes = (widths, arguments.context, arguments.live, Path(folder))
         rows = measure(*arguments.models, arguments.precision, tuple(arguments.arch.split(",")), set(arguments.roles.split(",")), *sizes)
     summary = cycles(rows)
     print(json.dumps({"engines": rows, "cycles": summary}) if arguments.json else f"{table(rows)}\n\n{table(summary)}")

@@ -50,6 +50,8 @@ def decide(target: TargetCheckpoint, drafter: DrafterCheckpoint, options: BuildO
             why=f"it was trained for {drafter.spec.block}, and proposals past that are never accepted",
             fix=f"ask for at most {drafter.spec.block}",
         )
+    if any(width > block for width in options.widths):
+        raise UsageError(f"a verify of {max(options.widths)} rows", where="--widths", why=f"a block has {block}", fix=f"give widths of at most {block}")
     if options.refine > max(block - 2, 0):
         raise UsageError(
             f"{options.refine} refinements of a block of {block} rows",

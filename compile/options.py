@@ -24,6 +24,8 @@ class BuildOptions:
     """cache rows: prompt and answer together; by default what both models can address, at most `DEFAULT_CONTEXT`"""
     block: int | None = None
     """rows drafted at once, at most the block the drafter was trained for, which is the default"""
+    widths: tuple[int, ...] = ()
+    """rows of a verify beside the block's, where an engine has one width"""
     refine: int = 0
     """passes of the draft after its first, each over the proposals it is least sure of"""
     portable: bool = False
@@ -50,6 +52,10 @@ class BuildOptions:
         backend.check_options(self)
         if self.block is not None and self.block < 2:
             raise UsageError(f"a block of {self.block} rows", where="--block", why="a block is the anchor and at least one proposal", fix="give 2 or more")
+        if any(width < 2 for width in self.widths):
+            raise UsageError(
+                f"a width of {min(self.widths)} rows", where="--widths", why="a verify is the anchor and at least one proposal", fix="give 2 or more"
+            )
         if self.refine < 0:
             raise UsageError(f"{self.refine} refinements", where="--refine", fix="give 0 or more")
         if self.context is not None and self.context < 1:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from dflash_compile.export.graph import Owner
 from dflash_compile.export.signature import Port, Signature
@@ -27,8 +28,8 @@ from .options import BuildOptions
 TOKENIZER, TEMPLATE, VOCABULARY = "tokenizer/tokenizer.json", "tokenizer/chat_template.jinja", "drafter/token_ids.bin"
 
 
-def graph_record(signature: Signature, file: str, rows: int | None = None, function: str | None = None) -> GraphRecord:
-    """How to call the engine in `file`, by its entry point `function` where it has several."""
+def graph_record(signature: Signature, file: str, rows: int | None = None, function: str | None = None, **compiled: Any) -> GraphRecord:
+    """How to call the engine in `file`, by its entry point `function` where it has several; `compiled` is what only compiled engines have."""
     return GraphRecord(
         role=signature.role,
         file=file,
@@ -37,6 +38,7 @@ def graph_record(signature: Signature, file: str, rows: int | None = None, funct
         outputs=[_port(port) for port in signature.outputs],
         caches=list(signature.caches),
         function=function,
+        **compiled,
     )
 
 
@@ -61,7 +63,8 @@ def manifest_of(
         **options.deployment,
     }
     # They mean nothing to back-ends whose engines run on any machine.
-    config |= {name: value for name, value in (("arch", ",".join(options.arch)), ("flavour", options.flavour)) if value}
+    lists = {"arch": ",".join(options.arch), "widths": width_list(options.widths)}
+    config |= {name: value for name, value in (*lists.items(), ("flavour", options.flavour)) if value}
     target, drafter, vocab = models.target.spec, models.drafter.spec, models.target.spec.vocab
     return Manifest(
         created_by=tool(),
@@ -118,6 +121,11 @@ def _text(models: Models) -> TextRecord:
 
 def _port(port: Port) -> PortRecord:
     return PortRecord(name=port.name, dtype=port.dtype, shape=list(port.shape))
+
+
+def width_list(widths: Collection[int]) -> str:
+    """As the configuration of a bundle records them."""
+    return ",".join(map(str, sorted(set(widths))))
 
 
 def tool() -> str:

@@ -20,7 +20,7 @@ from dflash_compile.runtime.errors import BundleError, IncompatibleError
 from .models import Models
 from .options import BuildOptions
 from .progress import Progress
-from .records import tool
+from .records import tool, width_list
 
 _OPTION = "--target-from"
 
@@ -97,6 +97,7 @@ def _differences(manifest: Manifest, models: Models, options: BuildOptions, requ
         "taps": (manifest.pairing.taps, list(models.pairing.drafter.taps)),
         # Graphs of free width serve every block.
         "block": (manifest.pairing.block, models.block) if static else (None, None),
+        "widths": (manifest.config.get("widths", ""), width_list(options.widths)),
         "architectures": (sorted({graph.arch for graph in target.graphs if graph.arch}), sorted(options.arch)),
     }
     yield from (f"{name}: {_words(there)} there, {_words(here)} here" for name, (there, here) in pairs.items() if there != here)

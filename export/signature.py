@@ -98,7 +98,7 @@ def prefill_signature(layers: int, kv_heads: int, head_dim: int, length: int, ta
 
 
 def verify_signature(
-    layers: int, kv_heads: int, head_dim: int, length: int, taps_width: int, rows: int, cache_dtype: Dtype, role: Literal["verify", "decode"] = "verify"
+    layers: int, kv_heads: int, head_dim: int, length: int, taps_width: int, rows: Dim, cache_dtype: Dtype, role: Literal["verify", "decode"] = "verify"
 ) -> Signature:
     """A block (anchor, then proposals) with greedy acceptance inside.
 
@@ -124,6 +124,15 @@ def block_signature(layers: int, kv_heads: int, head_dim: int, length: int, rows
         outputs=(Port("block", "int32", (1, rows)), *cache_out),
         caches=cache_names(layers),
     )
+
+
+def of_rows(signature: Signature, rows: int) -> Signature:
+    """`signature` with its free row count fixed."""
+
+    def ports(all_ports: tuple[Port, ...]) -> tuple[Port, ...]:
+        return tuple(replace(port, shape=tuple(rows if size == "rows" else size for size in port.shape)) for port in all_ports)
+
+    return replace(signature, inputs=ports(signature.inputs), outputs=ports(signature.outputs))
 
 
 def with_cache_dtype(signature: Signature, dtype: Dtype) -> Signature:

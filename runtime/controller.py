@@ -55,8 +55,10 @@ class AdaptiveWidth:
     Lives as long as its session: what it learned of the machine and of the drafter serves the next request. Output never depends on it.
     """
 
-    def __init__(self, block: int) -> None:
+    def __init__(self, block: int, widths: Sequence[int] = ()) -> None:
+        """`widths` are those to choose of, where not every width up to `block` has an engine."""
         self.block = block
+        self._widths = sorted(widths) or list(range(2, block + 1))
         self._reached = [0.0] * (block - 1)
         self._accepted = [0.0] * (block - 1)
         self._seconds: dict[int, deque[float]] = {}
@@ -65,14 +67,14 @@ class AdaptiveWidth:
         """seconds that drafting took beyond plain decoding of the same tokens; below zero it is ahead"""
 
     def width(self, most: int) -> int:
-        most = min(self.block, most)
-        if most < 2:
+        widths = [width for width in self._widths if width <= most]
+        if not widths:
             return PLAIN
         if len(self._seconds) < 2:  # one block and one plain cycle first: nothing is known without them
-            return most if not self._seconds else PLAIN
+            return widths[-1] if not self._seconds else PLAIN
         if PLAIN not in self._seconds:
             return PLAIN
-        best = max(range(2, most + 1), key=self.rate)
+        best = max(widths, key=self.rate)
         if self.rate(best) > self.rate(PLAIN):
             return best
         return best if self._lost + self._risk(best) < _BUDGET * self._elapsed else PLAIN
@@ -119,7 +121,7 @@ class AdaptiveWidth:
         """What it thinks of drafting now, in a sentence."""
         if PLAIN not in self._seconds or len(self._seconds) < 2:
             return "too few cycles to tell whether drafting pays"
-        best = max(range(2, self.block + 1), key=self.rate)
+        best = max(self._widths, key=self.rate)
         gain, dear = self.rate(best) / self.rate(PLAIN), self.cost(best) / self.cost(PLAIN)
         doing = f"drafting {best} rows" if gain > 1 else "decoding plainly"
         return f"{doing}: a block of {best} is worth {gain:.2f}x plain decoding ({self.tokens(best):.2f} tokens for {dear:.2f} times the cost)"

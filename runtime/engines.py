@@ -130,29 +130,40 @@ class DrafterEngine(ABC):
     def _draft_impl(self, anchor: int, position: int, width: int) -> Sequence[int]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Cycled:
+    """What a cycle of the device gave: 1 to `width` tokens."""
+
+    tokens: Sequence[int]
+    width: int
+
+
 class CycleEngine(ABC):
     """Draft, verify, inject and commit as one step of the device, over the caches of a target and a drafter."""
 
-    def __init__(self, *, context: int, block: int) -> None:
+    def __init__(self, *, context: int, widths: Sequence[int]) -> None:
         self.context = context
-        self.block = block
-        """rows of a cycle"""
+        self.widths = tuple(sorted(widths))
+        """rows that a cycle can have"""
 
     @final
-    def run(self, anchor: int, position: int) -> Sequence[int]:
-        """The tokens after `anchor`: 1 to `block`. Both caches hold every row before `position`, and afterwards those of all tokens but the last.
+    def run(self, anchor: int, position: int, width: int) -> Cycled:
+        """The tokens after `anchor`. Both caches hold every row before `position`, and afterwards those of all tokens but the last.
 
-        The device may already be in the next cycle when this returns; where the next call does not continue this one, that work is thrown away.
+        The device may already be in the next cycle, of the same width, when this returns. Where the next call does not continue this one, that work is
+        thrown away; where it does but asks for another width, it gets the cycle that is under way, and its own from the one after.
         """
-        _check_fits(position, self.block, self.context)
-        return self._run_impl(anchor, position)
+        if width not in self.widths:
+            raise UsageError(f"a cycle of {width} rows", why=f"the device has those of {', '.join(map(str, self.widths))}", fix="choose one of them")
+        _check_fits(position, width, self.context)
+        return self._run_impl(anchor, position, width)
 
     @abstractmethod
     def close(self) -> None:
         """Wait for the device and release the engine's memory."""
 
     @abstractmethod
-    def _run_impl(self, anchor: int, position: int) -> Sequence[int]: ...
+    def _run_impl(self, anchor: int, position: int, width: int) -> Cycled: ...
 
 
 @dataclass(frozen=True)
@@ -164,7 +175,12 @@ class Engines:
     notes: tuple[str, ...] = ()
     """what the user should know about how they run, in sentences"""
     cycle: CycleEngine | None = None
-    """where the device can do a whole cycle of full width by itself"""
+    """where the device can do a whole cycle by itself"""
+
+    @property
+    def widths(self) -> Sequence[int]:
+        """Rows that a block costs least with; empty where any number of rows is as good as another."""
+        return () if self.cycle is None else self.cycle.widths
 
     def close(self) -> None:
         """Release them, the one that may be running first."""

@@ -75,7 +75,7 @@ def run(
     record: Recorder,
     cycle: CycleEngine | None = None,
 ) -> Generator[int, None, None]:
-    """Token ids of the answer, as they are known; `controller` chooses how wide each cycle is, and `cycle` does those of full width, if given.
+    """Token ids of the answer, as they are known; `controller` chooses how wide each cycle is, and `cycle` does those of its widths, if given.
 
     What the answer did is in `record`, which is up to date at every yield.
     """
@@ -124,8 +124,8 @@ class _Cycles:
         began = perf_counter()
         room = self.target.context - self.position
         width = PLAIN if self.drafter is None else self.controller.width(min(self.drafter.block, room))
-        if self.drafter is not None and self.cycle is not None and width == self.cycle.block:
-            return self._on_device(self.drafter, self.cycle, anchor, began)
+        if self.drafter is not None and self.cycle is not None and width in self.cycle.widths:
+            return self._on_device(self.drafter, self.cycle, anchor, width, began)
         proposals = self._draft(anchor, width, began)
         now = perf_counter()
         choices = self.target.verify([anchor, *proposals], self.position, self.unseen)
@@ -138,19 +138,20 @@ class _Cycles:
             self.controller.observe(width, outcome.accepted, now - began)
         return [*proposals[: outcome.accepted], outcome.bonus]
 
-    def _on_device(self, drafter: DrafterEngine, cycle: CycleEngine, anchor: int, began: float) -> list[int]:
-        """A cycle of full width by the device alone, which injects what it commits."""
+    def _on_device(self, drafter: DrafterEngine, cycle: CycleEngine, anchor: int, width: int, began: float) -> list[int]:
+        """A cycle by the device alone, which injects what it commits."""
         now = began
         if self.unseen:
             drafter.inject(self.target.taps, self.unseen, self.position - self.unseen)
             self.unseen = 0
             now = self.record.spent("inject", now)
-        tokens = list(cycle.run(anchor, self.position))
+        done = cycle.run(anchor, self.position, width)
         now = self.record.spent("verify", now)
-        self.record.cycle(cycle.block - 1, len(tokens) - 1)
-        self.position += len(tokens)
-        self.controller.observe(cycle.block, len(tokens) - 1, now - began)
-        return tokens
+        accepted = len(done.tokens) - 1
+        self.record.cycle(done.width - 1, accepted)
+        self.position += accepted + 1
+        self.controller.observe(done.width, accepted, now - began)
+        return list(done.tokens)
 
     def _draft(self, anchor: int, width: int, now: float) -> Sequence[int]:
         """`width - 1` proposals; none for a plain cycle.

@@ -33,7 +33,7 @@ class Session:
         self._engines: Engines | None = engines
         self._text = text
         self._record: Recorder | None = None
-        self._adaptive = AdaptiveWidth(manifest.pairing.block)
+        self._adaptive = AdaptiveWidth(manifest.pairing.block, engines.widths)
         self._busy = Lock()
 
     def generate(

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from dflash_compile.runtime.errors import UsageError
+
 from ..console import Console
 from ..report import Report
 
@@ -32,6 +34,9 @@ def command(
     ] = "onnxruntime",
     arch: Annotated[
         str, typer.Option("--arch", metavar="LIST", help="GPU architectures to compile for, with --backend tensorrt; sm86,sm89,sm120 by default.")
+    ] = "",
+    widths: Annotated[
+        str, typer.Option("--widths", metavar="LIST", help="Rows of a verify beside the block's, with --backend tensorrt: 4,8. They share one set of weights.")
     ] = "",
     flavour: Annotated[
         Literal["rtx", "trt"] | None, typer.Option("--flavour", help="TensorRT for RTX, or TensorRT 11; by default the one that is installed.")
@@ -62,6 +67,7 @@ def command(
         refine=refine,
         portable=portable,
         arch=tuple(name.strip().lower() for name in arch.split(",") if name.strip()),
+        widths=_numbers("--widths", widths),
         flavour=flavour,
         deployment_target=deployment_target,
         cache_policy=cache_policy,
@@ -73,3 +79,11 @@ def command(
     for note in notes:
         console.note(f"note: {note}")
     return Report({"bundle": str(bundle), "notes": notes}, [f"built {bundle}", f'try: dflash-compile run {bundle} --prompt "Why is the sky blue?"'])
+
+
+def _numbers(option: str, given: str) -> tuple[int, ...]:
+    """The numbers of a list with commas. Raises `UsageError` where one is none."""
+    words = [word.strip() for word in given.split(",") if word.strip()]
+    if wrong := [word for word in words if not word.isdecimal()]:
+        raise UsageError(f"{wrong[0]!r} is no number of rows", where=option, fix="give numbers with commas between them: 4,8")
+    return tuple(int(word) for word in words)

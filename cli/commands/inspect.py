@@ -92,6 +92,7 @@ def _plan(plan: PlanRecord) -> str:
     told = {
         "kernels": plan.kernels,
         "with fused attention": plan.fused_attention,
+        "layers with attention in several kernels": plan.split_attention or None,
         "copying a cache": plan.cache_copies,
         "MiB of scratch": None if plan.scratch_bytes is None else round(plan.scratch_bytes / 2**20, 1),
     }

@@ -94,9 +94,13 @@ def check_options(options: BuildOptions) -> None:
     precision_of(options.precision)
     if options.drafter_precision is not None:
         precision_of(options.drafter_precision, "--drafter-precision")
-    for name, value in (("--arch", options.arch), ("--flavour", options.flavour)):
+    for name, value, why in (
+        ("--arch", options.arch, "its engines run on any machine"),
+        ("--flavour", options.flavour, "there is one only"),
+        ("--widths", options.widths, "its engines take any number of rows"),
+    ):
         if value:
-            raise UsageError(f"{name} for ONNX Runtime", where=name, why="its engines run on any machine", fix="leave it out, or build with --backend tensorrt")
+            raise UsageError(f"{name} for ONNX Runtime", where=name, why=why, fix="leave it out, or build with --backend tensorrt")
     if options.portable and (other := {options.precision_for("target"), options.precision_for("drafter")} - {"fp32"}):
         raise UsageError(
             f"the portable form at precision {', '.join(sorted(other))}",

@@ -16,11 +16,10 @@ from ..check import check_engine, importable
 from ..models import Models
 from ..options import BuildOptions
 from ..progress import Note, Progress
-from ..records import graph_record
 from ..tensorrt.architectures import DEFAULT as ARCHITECTURES
 from ..tensorrt.architectures import architectures_of
 from ..tensorrt.commit_kernel import write_commit_kernel
-from ..tensorrt.library import Flavour, choose_flavour
+from ..tensorrt.library import Flavour, check_device, choose_flavour
 from ..tensorrt.lint import check_lint
 from ..tensorrt.plan import inspect_plan
 from ..tensorrt.plans import Built, Request, build_plan
@@ -58,7 +57,8 @@ class Compilation:
                 progress(f"trying {engine.title} in ONNX Runtime")
                 check_engine(work / "graph.onnx", engine.signature)
             (directory / engine.owner).mkdir(exist_ok=True)
-            records[engine.owner] += [self._compile(engine, arch, work / "graph.onnx", directory, progress) for arch in engine.architectures]
+            for arch in engine.architectures:
+                records[engine.owner] += self._compile(engine, arch, work / "graph.onnx", directory, progress)
             shutil.rmtree(work)
             if engine.signature.role == "draft":
                 for arch in engine.architectures:
@@ -69,8 +69,10 @@ class Compilation:
         note("engines for GPUs were compiled and their networks checked; running them needs such a GPU")
         if not importable():
             note("onnxruntime is not installed here: the graphs were not tried before they were compiled")
+        elif untried := dict.fromkeys(engine.title for engine in self.engines if not engine.runs_on_cpu):
+            note(f"ONNX Runtime has no CPU kernels for what these graphs are stored or computed in, so that they were not tried: {', '.join(untried)}")
 
-    def _compile(self, engine: Engine, arch: str, onnx: Path, directory: Path, progress: Progress) -> GraphRecord:
+    def _compile(self, engine: Engine, arch: str, onnx: Path, directory: Path, progress: Progress) -> list[GraphRecord]:
         file, step = engine.file(arch), f"compiling {engine.title} for {arch}"
         request = Request(
             module=self.flavour.module,
@@ -80,13 +82,12 @@ class Compilation:
             caches=engine.signature.caches,
             attentions=attention_count(engine.lowered.model),
             mark_queries=not engine.folds,
+            profiles=engine.profiles(),
         )
         progress(step)
         built = build_plan(request, lambda _phase, done, total: progress(step, done, total))
         self.measured.extend(_figures(engine, arch, built, self.flavour))
-        record = graph_record(engine.signature, file, engine.rows)
-        plan = inspect_plan(directory / file, engine.cache_shape)
-        return GraphRecord(**{**{name: getattr(record, name) for name in record.__struct_fields__}, "arch": arch, "plan": plan})
+        return engine.records(arch, lambda number: inspect_plan(directory / file, engine.cache_shape, number))
 
 
 def check_options(options: BuildOptions) -> None:
@@ -120,9 +121,10 @@ def requires(models: Models, options: BuildOptions) -> RequirementRecord:
 def prepare(models: Models, options: BuildOptions, progress: Progress, owners: Collection[Owner] = OWNERS) -> Compilation:
     """Trace every role at its widths, lower it for each kind of architecture, and refuse what TensorRT would misread."""
     flavour = choose_flavour(options.flavour)
-    engines = lower_all(trace_all(roles_of(models, owners), progress), options, architectures_of(options.arch))
+    check_device(flavour, options.arch)
+    engines = lower_all(trace_all(roles_of(models, owners, options.widths), progress), options, architectures_of(options.arch))
     for engine in engines:
-        check_lint(engine.lowered.model, engine.signature.role)
+        check_lint(engine.lowered.model, engine.signature.role, free=len(engine.widths) > 1)
     return Compilation(models, engines, flavour)
 
 

@@ -19,6 +19,7 @@ from ..passes import standard
 from ..passes.casts import fold_casts
 from ..passes.edit import tidy
 from ..passes.linear import linear
+from ..passes.positions import Positions
 from ..passes.static_positions import StaticPositions
 from ..passes.trt_attention import trt_attention, trt_writes
 from ..passes.trt_functions import add_functions
@@ -40,11 +41,16 @@ Ports = Callable[[ir.Model], None]
 """gives a model the inputs and outputs of its role: one of `passes.trt_ports`"""
 
 
+def is_free(signature: Signature) -> bool:
+    """Whether the row count is left to the engine's profiles."""
+    return any(isinstance(size, str) for port in signature.inputs for size in port.shape)
+
+
 def lower(semantic: SemanticModel, form: Form, signature: Signature, ports: Ports = lambda _: None) -> Lowered:
-    """A graph traced at one width, in TensorRT's operators behind `signature`. `semantic` is changed."""
+    """A graph in TensorRT's operators behind `signature`, traced at one width or, for an engine of several, at any. `semantic` is changed."""
     model, precision = semantic.model, form.precision
     payloads = Payloads(semantic)
-    positions = StaticPositions(model)
+    positions = Positions(model) if is_free(signature) else StaticPositions(model)
     linear(model)
     trt_linears(model, payloads, precision)
     trt_embeddings(model, payloads, precision)

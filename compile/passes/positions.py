@@ -85,6 +85,16 @@ class Positions:
 
         return self._once(("visible", length, window, causal, anchored), make)
 
+    def folded(self, length: int, window: int, causal: bool, anchored: bool, groups: int) -> ir.Value:
+        """bool [1, 1, groups * S, length]: `visible` once for each of the query heads that share a key head."""
+
+        def make() -> ir.Value:
+            mask = self.visible(length, window, causal, anchored)
+            tiled = self.edit.one("Concat", [mask] * groups, {"axis": 0}) if groups > 1 else mask
+            return self.edit.one("Unsqueeze", [tiled, self.edit.constant(np.array([0, 1], np.int64))])
+
+        return self._once(("folded", length, window, causal, anchored, groups), make)
+
 
 def _embedded(model: ir.Model) -> ir.Value | None:
     """The token ids looked up in the embedding: fewer than a graph is given where a draft leaves the last mask out."""

@@ -29,13 +29,3 @@ class StaticPositions(Positions):
         """int64 [1, S]: the position of each row."""
         steps = self.edit.constant(np.arange(self.count, dtype=np.int64)[None])
         return self._once("of_rows", lambda: self.edit.one("Add", [steps, self.start()]))
-
-    def folded(self, length: int, window: int, causal: bool, anchored: bool, groups: int) -> ir.Value:
-        """bool [1, 1, groups * S, length]: `visible` once for each of the query heads that share a key head."""
-
-        def make() -> ir.Value:
-            mask = self.visible(length, window, causal, anchored)
-            tiled = self.edit.one("Concat", [mask] * groups, {"axis": 0}) if groups > 1 else mask
-            return self.edit.one("Unsqueeze", [tiled, self.edit.constant(np.array([0, 1], np.int64))])
-
-        return self._once(("folded", length, window, causal, anchored, groups), make)

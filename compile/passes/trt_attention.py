@@ -1,35 +1,31 @@
 """KVAttention and KVWrite for TensorRT: caches updated in place, attention over as many columns as are written.
 
 Q is scaled beforehand: as an attribute TensorRT would apply the scale to the whole K cache. What a causal kind cannot say, a window or heads folded
-into rows, is said by a mask.
+into rows, is said by a mask. Sinks fit no fused kernel: there attention is written out.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
 
 from dflash_compile.export.ops import NO_WINDOW
-from dflash_compile.runtime.errors import IncompatibleError
 
 from .edit import Editor, Value, nodes, supersede
+from .positions import Positions
 from .standard import ANCHORED, SINKS
-from .static_positions import StaticPositions
 from .trt_functions import ATTENTION, DOMAIN, LOWER_RIGHT, MASKED, NO_MASK, UPDATE
+from .trt_sinks import sunk
 
 
-def trt_attention(model: ir.Model, positions: StaticPositions, compute: ir.DataType, folds: bool) -> bool:
+def trt_attention(model: ir.Model, positions: Positions, compute: ir.DataType, folds: bool) -> bool:
     """Replace every KVAttention; with `folds`, query heads that share a key head become rows of one head."""
-    if any(nodes(model, SINKS)):
-        raise IncompatibleError(
-            "attention sinks for TensorRT",
-            where="--backend",
-            why="its fused attention has no column that belongs to no token",
-            fix="build with --backend onnxruntime",
-        )
-    found = [*nodes(model, "KVAttention"), *nodes(model, ANCHORED)]
+    found = [*nodes(model, "KVAttention"), *nodes(model, ANCHORED), *nodes(model, SINKS)]
     for node in found:
-        q, k, v, k_cache, v_cache, _ = node.inputs
+        q, k, v, k_cache, v_cache, _, *sinks = node.inputs
         out, k_out, v_out = node.outputs
         edit = Editor(model, node)
         anchored = node.op_type == ANCHORED
@@ -38,19 +34,20 @@ def trt_attention(model: ir.Model, positions: StaticPositions, compute: ir.DataT
         query = cast(edit, edit.one("Mul", [q, scale], like=q), compute)
         keys, values = (_update(edit, cache, new, positions, compute, like) for cache, new, like in ((k_cache, k, k_out), (v_cache, v, v_out)))
         heads, kv_heads, length = int(out.shape[1]), int(k_out.shape[1]), int(k_out.shape[2])  # type: ignore[index, arg-type]
-        groups = heads // kv_heads if folds else 1
-        if window == NO_WINDOW and groups == 1:
+        groups = heads // kv_heads if folds or sinks else 1
+        if window == NO_WINDOW and groups == 1 and not sinks:
             attributes = {"causal_kind": LOWER_RIGHT if causal else NO_MASK, "TRT_decomposable": int(compute == ir.DataType.FLOAT)}
             attended = edit.one(ATTENTION, [query, keys, values, None, None, positions.total()], attributes, domain=DOMAIN)
         else:
-            attended = _masked(edit, query, keys, values, positions.folded(length, window, causal, anchored, groups), groups)
+            seen = {"keys": keys, "values": values, "mask": positions.folded(length, window, causal, anchored, groups)}
+            attended = _folded(edit, query, groups, partial(sunk, edit, sinks=sinks[0], **seen) if sinks else partial(_attended, edit, **seen))
         attended.type, attended.shape = ir.TensorType(compute), out.shape
         supersede(node.outputs, [cast(edit, attended, ir.DataType.FLOAT, like=out), keys, values])
         model.graph.remove(node, safe=True)
     return bool(found)
 
 
-def trt_writes(model: ir.Model, positions: StaticPositions, compute: ir.DataType) -> bool:
+def trt_writes(model: ir.Model, positions: Positions, compute: ir.DataType) -> bool:
     """Replace every KVWrite."""
     found = list(nodes(model, "KVWrite"))
     for node in found:
@@ -70,21 +67,20 @@ def cast(edit: Editor, value: Value, dtype: ir.DataType, like: Value = None) -> 
     return done
 
 
-def _update(edit: Editor, cache: Value, new: Value, positions: StaticPositions, compute: ir.DataType, like: ir.Value) -> ir.Value:
+def _update(edit: Editor, cache: Value, new: Value, positions: Positions, compute: ir.DataType, like: ir.Value) -> ir.Value:
     updated = edit.one(UPDATE, [cache, cast(edit, new, compute), positions.position], domain=DOMAIN, like=like)
     updated.type = ir.TensorType(compute)
     return updated
 
 
-def _masked(edit: Editor, query: ir.Value, keys: ir.Value, values: ir.Value, mask: ir.Value, groups: int) -> ir.Value:
-    """Attention under an explicit mask. Heads h = kv * groups + g, so that folding is a change of shape and moves nothing."""
+def _folded(edit: Editor, query: ir.Value, groups: int, attend: Callable[[ir.Value], ir.Value]) -> ir.Value:
+    """`attend` with heads h = kv * groups + g as rows g of head kv, so that folding is a change of shape and moves nothing."""
     if groups == 1:
-        return _attended(edit, query, keys, values, mask)
-    _, heads, rows, width = query.shape.numpy()  # type: ignore[union-attr]
-    kv_heads = heads // groups
-    folded = edit.one("Reshape", [query, edit.constant(np.array([1, kv_heads, groups * rows, width], np.int64))])
-    attended = _attended(edit, folded, keys, values, mask)
-    return edit.one("Reshape", [attended, edit.constant(np.array([1, heads, rows, width], np.int64))])
+        return attend(query)
+    _, heads, _, width = query.shape  # type: ignore[misc]
+    folded = edit.one("Reshape", [query, edit.constant(np.array([1, heads // groups, -1, width], np.int64))])
+    folded.type, folded.shape = query.type, ir.Shape([1, heads // groups, None, width])
+    return edit.one("Reshape", [attend(folded), edit.constant(np.array([1, heads, -1, width], np.int64))])
 
 
 def _attended(edit: Editor, query: ir.Value, keys: ir.Value, values: ir.Value, mask: ir.Value) -> ir.Value:

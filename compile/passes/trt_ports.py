@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from dflash_compile.export.signature import Signature
 
-from .edit import Editor, Value, made_by
+from .edit import Editor, Value, made_by, supersede
 
 _INT32 = ir.DataType.INT32
 
@@ -24,15 +24,14 @@ def prefill_ports(model: ir.Model) -> None:
 
 
 def verify_ports(model: ir.Model, rows: int) -> None:
-    """`pick` is every row; `logits` become choices and what comes of comparing them with the block."""
+    """Every row is picked; `logits` become choices and what comes of comparing them with the block. `rows` is the most it can have."""
     edit = Editor(model, None, "accept")
     model.graph.inputs[0].name = "block"
     block, position = model.graph.inputs[:2]
-    _replace_input(model, "pick", _ints(edit, range(rows)), [])
-    # The head already runs on every row: a gather of all rows in order would only copy them.
+    _pick_all(model)
     tokens = _choices(edit, _output(model, "logits"))
     accepted = _accepted(edit, block, tokens, rows)
-    flat = edit.one("Reshape", [tokens, edit.constant(np.array([rows], np.int64))])
+    flat = edit.one("Reshape", [tokens, edit.constant(np.array([-1], np.int64))])
     bonus = edit.one("Gather", [flat, accepted], {"axis": 0})
     moved = edit.one("Add", [edit.one("Add", [position, accepted]), _ints(edit, [1])])
     _replace_output(model, "logits", {"tokens": tokens, "accepted": accepted, "bonus": bonus, "next_position": moved})
@@ -75,12 +74,16 @@ def _accepted(edit: Editor, block: ir.Value, tokens: ir.Value, rows: int) -> ir.
     """int32 [1]: how many proposals equal the choice of the row before them, up to the first that does not."""
     if rows == 1:
         return edit.one("Mul", [edit.one("Reshape", [block, edit.constant(np.array([1], np.int64))]), _ints(edit, [0])])
-    start, one, last, end = (edit.constant(np.array([n], np.int64)) for n in (0, 1, rows - 1, rows))
+    start, one, last, end = (edit.constant(np.array([n], np.int64)) for n in (0, 1, -1, rows))
     proposals = edit.one("Slice", [block, one, end, one])
     choices = edit.one("Slice", [tokens, start, last, one])
     same = edit.one("Equal", [proposals, choices])
     slots = edit.constant(np.arange(rows - 1, dtype=np.int32)[None])
-    stops = edit.one("Where", [same, _ints(edit, [rows - 1]), slots])
+    most: ir.Value = _ints(edit, [rows - 1])
+    if block.shape is None or not block.shape.is_static():
+        count = edit.one("Sub", [edit.one("Shape", [block], {"start": 1, "end": 2}), one])
+        slots, most = edit.one("Slice", [slots, start, count, one]), edit.one("Cast", [count], {"to": _INT32})
+    stops = edit.one("Where", [same, most, slots])
     return edit.one("ReduceMin", [stops, one], {"keepdims": 0})
 
 
@@ -90,6 +93,15 @@ def _ints(edit: Editor, values: Sequence[int]) -> ir.Value:
 
 def _output(model: ir.Model, name: str) -> ir.Value:
     return next(value for value in model.graph.outputs if value.name == name)
+
+
+def _pick_all(model: ir.Model) -> None:
+    """Without `pick`: a gather of all rows in order would only copy them."""
+    pick = next(port for port in model.graph.inputs if port.name == "pick")
+    index, model.graph.inputs[:] = pick, [port for port in model.graph.inputs if port is not pick]
+    while (node := next(iter(index.uses())).node).op_type != "Gather":
+        (index,) = node.outputs
+    supersede(node.outputs, [node.inputs[0]])  # what made the index is dead now, and goes when the graph is tidied
 
 
 def _replace_input(model: ir.Model, name: str, value: Value, added: list[ir.Value]) -> None:

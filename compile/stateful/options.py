@@ -16,6 +16,6 @@ def refuse_others(options: BuildOptions, precisions: Collection[str]) -> None:
             raise UsageError(f"unknown precision {name!r}", where=option, fix=f"choose one of {', '.join(precisions)}")
     if options.portable:
         raise UsageError("the portable form is a form of ONNX graphs", where="--portable", fix="leave it out, or build with --backend onnxruntime")
-    for option, value in (("--arch", options.arch), ("--flavour", options.flavour), ("--refine", options.refine)):
+    for option, value in (("--arch", options.arch), ("--flavour", options.flavour), ("--refine", options.refine), ("--widths", options.widths)):
         if value:
             raise UsageError(f"{option} for {options.backend}", where=option, why="its graphs have no such form", fix="leave it out")

@@ -41,15 +41,15 @@ class Rule:
     fix: str
 
 
-def lint(model: ir.Model) -> list[Finding]:
-    """Everything wrong with `model`, in the order of its nodes."""
+def lint(model: ir.Model, free: bool = False) -> list[Finding]:
+    """Everything wrong with `model`, in the order of its nodes; `free` where its row count is left to profiles."""
     found = [Finding(rule.name, node.name or node.op_type, what, rule.fix) for node in model.graph for rule in RULES if (what := rule.check(node))]
-    return [*_of_graph(model), *found]
+    return [*_of_graph(model, {"rows"} if free else set()), *found]
 
 
-def check_lint(model: ir.Model, role: str) -> None:
+def check_lint(model: ir.Model, role: str, free: bool = False) -> None:
     """Raise `BuildError` naming every node of `model` that TensorRT would misread."""
-    found = lint(model)
+    found = lint(model, free)
     if found:
         raise BuildError(
             f"TensorRT would build another graph than this {role} graph",
@@ -193,9 +193,9 @@ def _half_square(node: ir.Node) -> str | None:
     return "squares of hidden states overflow in float16" if half and _is(node, "Pow") else None
 
 
-def _of_graph(model: ir.Model) -> Iterator[Finding]:
+def _of_graph(model: ir.Model, free: set[str]) -> Iterator[Finding]:
     for value in (*model.graph.inputs, *model.graph.outputs):
-        if value.shape is None or not value.shape.is_static():
+        if value.shape is None or {str(size) for size in value.shape if not isinstance(size, int)} - free:
             yield Finding("free-size", str(value.name), "an engine has one width: every size must be a number", "trace with a row count")
     opset = model.graph.opset_imports.get("", 0)
     if not 21 <= opset <= 28:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import mmap
 import re
+from itertools import islice
 from pathlib import Path
 
 from dflash_compile.runtime.bundle.manifest import PlanRecord
 
-_PROGRAM = re.compile(rb"header \{\n  version = \d+")
+# Of an engine's own programs, one for each width; those of single fusions that follow them have no memory of their own.
+_PROGRAM = re.compile(rb"header \{\n(?:  \w+ = \d+\n)*  memory_budget = \d+")
 _MAIN = re.compile(rb"main \{\n label ")
 _KERNEL = re.compile(
     rb"^  (?:(?P<kind>function|runtime_fusion|runtime_function|fully_connected|gemm|convolution)=\{)(?: name=(?P<name>\w+))?(?P<rest>[^\n]*)", re.MULTILINE
@@ -24,11 +26,11 @@ _MOST = 64 << 20
 """the program's text comes first; weights behind it are not read"""
 
 
-def inspect_plan(path: Path, cache: tuple[int, ...] | None) -> PlanRecord:
-    """Figures of the plan at `path`; `cache` is the shape of each of its caches, None where it has none."""
+def inspect_plan(path: Path, cache: tuple[int, ...] | None, number: int = 0) -> PlanRecord:
+    """Figures of the plan at `path`, of its program `number`; `cache` is the shape of each of its caches, None where it has none."""
     size = path.stat().st_size
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as plan:
-        start = _PROGRAM.search(plan)
+        start = next(islice(_PROGRAM.finditer(plan), number, None), None)
         main = _MAIN.search(plan, start.start()) if start else None
         if start is None or main is None:
             return PlanRecord(bytes=size)

@@ -12,7 +12,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
+
 from dflash_compile.runtime.errors import BuildError
+
+from .mapped import External
 
 Heard = Callable[[str, int, int], None]
 """called with the builder's phase, and how many of how many steps of it are done"""
@@ -35,6 +39,8 @@ class Request:
     attentions: int
     """layers that attend, to be found again in the network"""
     mark_queries: bool
+    profiles: tuple[dict[str, tuple[int, ...]], ...] = ()
+    """for each width of an engine of several, the shapes of the inputs that depend on it"""
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,7 @@ def build_plan(request: Request, heard: Heard = lambda *_: None) -> Built:
         process = _start(complaints)
         try:
             assert process.stdin is not None
-            json.dump(asdict(request), process.stdin)
+            json.dump(asdict(request) | {"weights": _external(Path(request.onnx))}, process.stdin)
             process.stdin.close()
             built = _listen(process, heard, request)
             if built is None:
@@ -71,6 +77,13 @@ def build_plan(request: Request, heard: Heard = lambda *_: None) -> Built:
                 process.stdout.close()
             if not finished:
                 Path(request.plan).unlink(missing_ok=True)
+
+
+def _external(onnx: Path) -> list[External]:
+    """Where the initializers are that lie beside the graph's file."""
+    values = [value.const_value for value in ir.load(onnx).graph.initializers.values()]
+    found = [tensor for tensor in values if isinstance(tensor, ir.ExternalTensor)]
+    return [(str(tensor.name), str(tensor.path), tensor.offset or 0, tensor.nbytes) for tensor in found]
 
 
 def _start(complaints: Any) -> subprocess.Popen[str]:

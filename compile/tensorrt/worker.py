@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
 
+from .mapped import letting_go, parse
 from .network import faults, mark_queries
 
 _NO_DRIVER = "cudaError 35"
@@ -27,18 +28,23 @@ class Fault(Exception):
 def build(trt: Any, request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     """The plan that `request` asks for; see `plans.Request`. Raises `Fault`."""
     logger, messages = _logger(trt)
-    builder = trt.Builder(logger)
+    try:
+        builder = trt.Builder(logger)
+    except Exception as fault:  # what it says of a missing driver went to the logger
+        raise Fault("; ".join(messages) or str(fault)) from fault
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     parser = trt.OnnxParser(network, logger)
-    if not parser.parse_from_file(request["onnx"]):
+    parsed, mapped = parse(parser, Path(request["onnx"]), request["weights"])
+    if not parsed:
         raise Fault("; ".join(f"{error.node_name()} ({error.node_operator()}): {error.desc()}" for error in map(parser.get_error, range(parser.num_errors))))
     if found := list(faults(trt, network, request["caches"], request["attentions"])):
         raise Fault("; ".join(found))
     queries = mark_queries(trt, network) if request["mark_queries"] else []
     config, monitor = _config(trt, builder, request["arch"]), _monitor(trt, channel)
     config.progress_monitor = monitor
+    _add_profiles(builder, config, request["profiles"])
     started = time.perf_counter()
-    with Path(request["plan"]).open("wb") as file:
+    with letting_go(mapped), Path(request["plan"]).open("wb") as file:
         if not builder.build_serialized_network_to_stream(network, config, _writer(trt, file)):
             raise Fault("; ".join(messages) or "the builder gave no reason")
     seconds = time.perf_counter() - started
@@ -56,6 +62,15 @@ def _config(trt: Any, builder: Any, arch: str) -> Any:
     elif _own_arch() != arch:
         raise Fault(f"this TensorRT compiles for the GPU it runs on, which is {_own_arch()}, not {arch}")
     return config
+
+
+def _add_profiles(builder: Any, config: Any, profiles: list[dict[str, list[int]]]) -> None:
+    """A program for each, every size of it fixed; they share the weights, which are in the plan once."""
+    for shapes in profiles:
+        profile = builder.create_optimization_profile()
+        for name, shape in shapes.items():
+            profile.set_shape(name, shape, shape, shape)
+        config.add_optimization_profile(profile)
 
 
 def _peak_bytes() -> int | None:

@@ -8,6 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..errors import BundleError, IncompatibleError, UsageError
 from . import EngineOptions, Installed
 
@@ -48,16 +50,37 @@ def import_library() -> Any:
 
 
 def choose_provider(library: Any, options: EngineOptions) -> tuple[str, tuple[str, ...]]:
-    """The device family that will run, and a note where it is not the one asked for. Raises `UsageError` for a family that does not exist."""
+    """The device family that will run, and a note where it is not the one asked for: the library lacks it, or the machine does.
+
+    Raises `UsageError` for a family that does not exist.
+    """
     if options.provider not in _PROVIDERS:
         raise UsageError(f"provider={options.provider!r}", fix=f"use one of: {', '.join(_PROVIDERS)}")
+    if options.provider == "cpu":
+        return "cpu", ()
     if _PROVIDERS[options.provider] in library.get_available_providers():
-        return options.provider, ()
+        missing = _unusable(library, options.provider)
+        if missing is None:
+            return options.provider, ()
+        note = (
+            f"No {options.provider.upper()} device can be used here: running on the CPU. ONNX Runtime says: {missing}. "
+            "Install the newest NVIDIA driver, and CUDA and cuDNN as this onnxruntime-gpu wants them."
+        )
+        return "cpu", (note,)
     note = (
         f"This ONNX Runtime has no {options.provider.upper()}: running on the CPU. "
         "With an NVIDIA GPU: `pip uninstall onnxruntime`, then `pip install onnxruntime-gpu`."
     )
     return "cpu", (note,)
+
+
+def _unusable(library: Any, device: str) -> str | None:
+    """Why nothing can be put on `device`, or None where it can. A session would fall back by itself, with a line on standard error only."""
+    try:
+        library.OrtValue.ortvalue_from_numpy(np.zeros(1, np.int32), device, 0)
+    except Exception as fault:  # the library's exceptions share no base of their own
+        return (str(fault).strip().splitlines() or [type(fault).__name__])[0].rstrip(".")
+    return None
 
 
 def session_options(library: Any, threads: int | None) -> Any:

@@ -1,15 +1,15 @@
 """A whole cycle as one graph of the device: draft, verify, inject, commit, and one small copy back.
 
 Two graphs that differ in where the copy goes take turns, so that a cycle can run while the host reads what the one before it found. The end of an
-answer is seen one cycle late: what was computed beyond it is thrown away.
+answer is seen one cycle late: what was computed beyond it is thrown away. So is a change of width: each width has two graphs of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..engines import CycleEngine
+from ..engines import Cycled, CycleEngine
 from ._trt_device import Device, Launch
 from ._trt_plan import Runner
 
@@ -31,6 +31,7 @@ class _Flight:
 
     anchor: int
     position: int
+    width: int
     side: int
     wait: Callable[[], None]
 
@@ -39,51 +40,60 @@ class Cycle(CycleEngine):
     """`commit` puts the kernel on the stream that moves `state` on and writes the report."""
 
     def __init__(
-        self, device: Device, runners: Sequence[Runner], commit: Callable[[], None], state: State, *, context: int, rows: int, block: int, captures: bool
+        self,
+        device: Device,
+        runners: Mapping[int, Sequence[Runner]],
+        commit: Callable[[], None],
+        state: State,
+        *,
+        context: int,
+        rows: int,
+        captures: bool,
     ) -> None:
-        """`runners` are draft, verify and inject, bound and warm; `rows` is how many the caches have."""
-        super().__init__(context=context, block=block)
+        """`runners` are, for each width, draft, verify and inject, bound and warm; `rows` is how many the caches have."""
+        super().__init__(context=context, widths=sorted(runners))
         self._device, self._state, self._rows = device, state, rows
-        self._reports = [device.pinned(block + 1) for _ in range(SIDES)]
+        self._reports = [device.pinned(self.widths[-1] + 1) for _ in range(SIDES)]
 
-        def work(side: int) -> Callable[[], None]:
+        def work(width: int, side: int) -> Callable[[], None]:
             def put() -> None:
-                for runner in runners:
+                for runner in runners[width]:
                     runner.enqueue()
                 commit()
                 device.read_into(self._reports[side], state.report)
 
             return put
 
+        pieces = {(width, side): work(width, side) for width in self.widths for side in range(SIDES)}
         # Without capture the same work is put on the stream piece by piece.
-        self._launches: list[Launch] = [device.record(work(side)) if captures else work(side) for side in range(SIDES)]
+        self._launches: dict[tuple[int, int], Launch] = {key: device.record(put) if captures else put for key, put in pieces.items()}
         self._ahead: _Flight | None = None
         self._side = 0
 
     def close(self) -> None:
         self._land()
 
-    def _run_impl(self, anchor: int, position: int) -> Sequence[int]:
+    def _run_impl(self, anchor: int, position: int, width: int) -> Cycled:
         flight = self._ahead
-        if flight is None or (flight.anchor, flight.position) != (anchor, position):
+        if flight is None or (flight.anchor, flight.position) != (anchor, position) or position + flight.width > self.context:
             self._land()
             self._device.write(self._state.anchor, [anchor])
             self._device.write(self._state.position, [position])
-            flight = self._launch(anchor, position)
+            flight = self._launch(anchor, position, width)
         self._ahead = None
-        # Where the next one starts is known to the device only; at most it is a whole block further on.
-        following = self._launch(-1, -1) if position + 2 * self.block <= self._rows else None
+        # Where the next one starts is known to the device only; at most it is a whole block further on. It writes as many rows as the widest.
+        following = self._launch(-1, -1, width) if position + 2 * self.widths[-1] <= self._rows else None
         flight.wait()
         report = self._reports[flight.side]
         tokens = [int(token) for token in report[1 : 1 + int(report[0])]]
         if following is not None:
-            self._ahead = _Flight(tokens[-1], position + len(tokens), following.side, following.wait)
-        return tokens
+            self._ahead = _Flight(tokens[-1], position + len(tokens), width, following.side, following.wait)
+        return Cycled(tokens, flight.width)
 
-    def _launch(self, anchor: int, position: int) -> _Flight:
+    def _launch(self, anchor: int, position: int, width: int) -> _Flight:
         side, self._side = self._side, (self._side + 1) % SIDES
-        self._launches[side]()
-        return _Flight(anchor, position, side, self._device.mark())
+        self._launches[width, side]()
+        return _Flight(anchor, position, width, side, self._device.mark())
 
     def _land(self) -> None:
         """Wait for a cycle that nobody asked for."""

@@ -11,9 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..bundle.manifest import GraphRecord, Manifest
 from ..engines import DrafterEngine, Engines, TargetEngine
 from ..errors import BundleError, UsageError
+from ._trt_alike import rounds_alike
 from ._trt_cycle import Cycle, State
 from ._trt_device import Device
 from ._trt_plan import Runner
@@ -46,22 +50,32 @@ class Pair:
     """Engines and buffers of one bundle for one architecture."""
 
     def __init__(self, manifest: Manifest, arch: str, device: Device, load: Load) -> None:
+        """Raises `BundleError` for an engine that is not there."""
         self.manifest, self.device, self.block = manifest, device, manifest.pairing.block
         self.records = {(graph.role, graph.rows): graph for model in (manifest.target, manifest.drafter) for graph in model.graphs if graph.arch == arch}
         self.chunk = _widest(self.records)
-        roles = (("prefill", self.chunk), ("verify", self.block), ("draft", self.block), ("inject", self.block), ("inject", self.chunk))
-        self.plans = {role: load(self._record(role), False) for role in dict.fromkeys(roles)}
-        captured = [("draft", self.block), ("verify", self.block), ("inject", self.block)]
+        widths = sorted({self.block, *(rows for role, rows in self.records if role == "verify" and rows is not None)})
+        captured = [("draft", self.block), *(("verify", rows) for rows in widths), ("inject", self.block)]
+        roles = (("prefill", self.chunk), *captured, ("inject", self.chunk))
+        self.plans = {role: load(self.record(role), False) for role in dict.fromkeys(roles)}
         self.captures = all(self.plans[role].capturable for role in captured)
         if not self.captures:
-            self.plans |= {role: load(self._record(role), True) for role in captured}
+            for role in captured:  # the context that is there must go first: two of one profile exclude each other
+                del self.plans[role]
+                self.plans[role] = load(self.record(role), True)
+        self._host = device.pinned(max(self.chunk, self.block + 1))
+        self._bits: NDArray[np.int32] | None = None
         self.buffers = {name: device.allocate(size) for name, size in self._sizes().items()}
         self._bind()
-        self.rows = next(_length(self._record(("verify", self.block)), name) for name, _ in self._record(("verify", self.block)).caches)
+        verify = self.record(("verify", self.block))
+        self.rows = next(_length(verify, name) for name, _ in verify.caches)
         self.closed = False
         for plan in self.plans.values():  # kernels are compiled now, and every context has run before it is captured
             plan.enqueue()
         device.mark()()
+        self.widths = [rows for rows in widths if rows == self.block or rounds_alike(self, rows)]
+        """of verify, narrowest first: those that give one another's bits"""
+        self.unused = [rows for rows in widths if rows not in self.widths]
 
     def write(self, name: str, values: Sequence[int]) -> None:
         """Integers into a buffer."""
@@ -80,6 +94,16 @@ class Pair:
         self.device.mark()()
         return [int(value) for value in self._host[:count]]
 
+    def bits(self, name: str, size: int) -> NDArray[np.int32]:
+        """The first `size` bytes of a buffer, whatever they mean, once everything asked for is done. Valid until the next call."""
+        self._open()
+        if self._bits is None or self._bits.nbytes < size:
+            self._bits = self.device.pinned(size // _INT)
+        found = self._bits[: size // _INT]
+        self.device.read_into(found, self.buffers[name])
+        self.device.mark()()
+        return found
+
     def close(self) -> None:
         """Free everything."""
         if not self.closed:
@@ -90,7 +114,7 @@ class Pair:
         if self.closed:
             raise UsageError("this session is closed", why="its engines and their memory are gone", fix="load the bundle again")
 
-    def _record(self, role: tuple[str, int]) -> GraphRecord:
+    def record(self, role: tuple[str, int]) -> GraphRecord:
         if role not in self.records:
             raise BundleError(f"the bundle has no {role[0]} engine of {role[1]} rows", why="every architecture needs one", fix="build the bundle again")
         return self.records[role]
@@ -99,17 +123,16 @@ class Pair:
         """Bytes of every buffer. Those that several engines share are as large as the largest needs."""
         sizes = {"scratch": max(plan.scratch for plan in self.plans.values()), "report": (self.block + 1) * _INT}
         for role, plan in self.plans.items():
-            for port in _ports(self._record(role)):
+            for port in _ports(self.record(role)):
                 name = self._buffer(role[0], port)
                 sizes[name] = max(sizes.get(name, 0), plan.bytes(port))
         return sizes
 
     def _bind(self) -> None:
-        self._host = self.device.pinned(max(self.chunk, self.block + 1))
         scratch = self._sizes()["scratch"]
         for role, plan in self.plans.items():
             plan.give_scratch(self.buffers["scratch"], scratch)
-            for port in _ports(self._record(role)):
+            for port in _ports(self.record(role)):
                 plan.bind(port, self.buffers[self._buffer(role[0], port)])
 
     def _buffer(self, role: str, port: str) -> str:
@@ -122,11 +145,11 @@ class Pair:
 
 
 class Target(TargetEngine):
-    """Prefill in chunks, verify at the block's width."""
+    """Prefill in chunks, verify at the narrowest width that holds the block."""
 
     def __init__(self, pair: Pair) -> None:
         manifest = pair.manifest
-        super().__init__(context=manifest.context, vocab=manifest.target.vocab, widest=pair.chunk, exact_width=manifest.requires.exact_width)
+        super().__init__(context=manifest.context, vocab=manifest.target.vocab, widest=pair.chunk, exact_width=pair.widths[0])
         self._pair = pair
 
     def room(self, keep: int, rows: int) -> bool:
@@ -148,10 +171,11 @@ class Target(TargetEngine):
         pair = self._pair
         if keep or len(block) > pair.block:
             raise UsageError(f"a verify of {len(block)} rows that keeps {keep}", why=f"the engine has {pair.block} rows and keeps none")
-        pair.write("block", [*block, *[block[-1]] * (pair.block - len(block))])
+        rows = next(width for width in pair.widths if width >= len(block))
+        pair.write("block", [*block, *[block[-1]] * (rows - len(block))])
         pair.write("position", [position])
-        pair.run("verify", pair.block)
-        return pair.read("tokens", pair.block)[: len(block)]
+        pair.run("verify", rows)
+        return pair.read("tokens", len(block))
 
     def _taps_impl(self) -> Pair:
         return self._pair
@@ -184,9 +208,11 @@ def engines(pair: Pair, commit: Callable[[Sequence[int]], None], notes: tuple[st
     """Target, drafter and cycle of `pair`; `commit` puts the commit kernel on the stream."""
     buffers = pair.buffers
     arguments = [buffers[name] for name in ("block", "accepted", "bonus", "next_position", "anchor", "position", "report")]
-    runners = [pair.plans[role, pair.block] for role in ("draft", "verify", "inject")]
+    draft, inject = (pair.plans[role, pair.block] for role in ("draft", "inject"))
+    # A narrower verify takes the front of the same block, and what inject writes behind it is not read before it is written again.
+    runners = {rows: (draft, pair.plans["verify", rows], inject) for rows in pair.widths}
     state = State(buffers["anchor"], buffers["position"], buffers["report"])
-    sizes = {"context": pair.manifest.context, "rows": pair.rows, "block": pair.block}
+    sizes = {"context": pair.manifest.context, "rows": pair.rows}
     cycle = Cycle(pair.device, runners, lambda: commit(arguments), state, **sizes, captures=pair.captures)
     return Engines(Target(pair), Drafter(pair), notes, cycle)
 

@@ -41,12 +41,15 @@ class Library:
         except ImportError as fault:
             raise IncompatibleError("TensorRT cannot be imported", why=str(fault), fix=f"run: {INSTALL}") from fault
         self.device, self._file = device, jit_cache
+        self._engines: dict[Path, Any] = {}
         self._logger = self.trt.Logger(self.trt.Logger.ERROR)
         self._runtime = self.trt.Runtime(self._logger)
         self._cache: Any = None
 
     def engine(self, file: Path) -> Any:
-        """The deserialised plan. Raises `IncompatibleError` where this library or GPU cannot run it."""
+        """The deserialised plan, once for all its widths. Raises `IncompatibleError` where this library or GPU cannot run it."""
+        if file in self._engines:
+            return self._engines[file]
         engine = self._runtime.deserialize_cuda_engine(file.read_bytes())
         if engine is None:
             raise IncompatibleError(
@@ -55,12 +58,16 @@ class Library:
                 why="it was compiled by another version, or for another GPU",
                 fix="build the bundle again with this machine's tensorrt-rtx, and update the driver",
             )
+        self._engines[file] = engine
         return engine
 
     def context(self, engine: Any, whole_graph: bool) -> Any:
         """An execution context that allocates nothing by itself; with `whole_graph` TensorRT captures what it runs."""
         config = engine.create_runtime_config()
         config.set_execution_context_allocation_strategy(self.trt.ExecutionContextAllocationStrategy.USER_MANAGED)
+        # Kernels that are made for a profile later, while others run, would not be those that were tried and captured.
+        if hasattr(self.trt, "DynamicShapesKernelSpecializationStrategy"):
+            config.dynamic_shapes_kernel_specialization_strategy = self.trt.DynamicShapesKernelSpecializationStrategy.EAGER
         if whole_graph:
             config.cuda_graph_strategy = self.trt.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
         if self._cache is None:
@@ -94,9 +101,19 @@ class Plan:
         found = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
         if missing := sorted(self.ports.keys() - found):
             raise BundleError(f"an engine lacks the ports {', '.join(missing)}", where=str(file), why="the manifest lists them", fix="build the bundle again")
+        if record.profile is not None:
+            self._choose(record)
         for name in sorted(found - self.ports.keys()):
-            size = prod(engine.get_tensor_shape(name)) * 4
+            size = prod(self._context.get_tensor_shape(name)) * 4
             self.bind(name, library.device.allocate(size))
+
+    def _choose(self, record: GraphRecord) -> None:
+        """The width of `record`, of the several that the engine was compiled for."""
+        stream = self._device.stream
+        chosen = self._context.set_optimization_profile_async(record.profile, stream)
+        self._device.mark()()
+        if not chosen or not all(self._context.set_input_shape(port.name, tuple(port.shape)) for port in record.inputs):
+            raise BundleError(f"TensorRT has no {record.role} of {record.rows} rows in the engine", where=record.file, fix="build the bundle again")
 
     @property
     def scratch(self) -> int:

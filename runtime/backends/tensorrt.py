@@ -24,6 +24,10 @@ __all__ = ["INSTALL", "commit_file", "installed", "open_engines"]
 _MODULES = {"tensorrt-rtx": "tensorrt_rtx", "tensorrt": "tensorrt"}
 _NOT_CAPTURED = "This TensorRT cannot capture the engines into one graph: each captures itself, and a cycle takes several launches."
 
+_ROUNDS_OTHERWISE = (
+    "On this GPU a verify of {rows} rows rounds otherwise than one of {block}: it is not used, since the text must not depend on how wide a cycle is."
+)
+
 
 def commit_file(arch: str) -> str:
     """The commit kernel compiled for `arch`, relative to the bundle."""
@@ -41,8 +45,10 @@ def open_engines(bundle: Bundle, options: EngineOptions) -> Engines:
 
     pair = Pair(bundle.manifest, device.arch, device, load)
     library.save_jit_cache()
-    notes = () if pair.captures else (_NOT_CAPTURED,)
-    return engines(pair, device.kernel(bundle.file(commit_file(device.arch)), "commit"), notes)
+    notes = [] if pair.captures else [_NOT_CAPTURED]
+    if pair.unused:
+        notes.append(_ROUNDS_OTHERWISE.format(rows=" and ".join(map(str, pair.unused)), block=pair.block))
+    return engines(pair, device.kernel(bundle.file(commit_file(device.arch)), "commit"), tuple(notes))
 
 
 def check_architecture(bundle: Bundle, arch: str, name: str) -> None:

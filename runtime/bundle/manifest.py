@@ -35,6 +35,8 @@ class PlanRecord(_Record, frozen=True, kw_only=True):
     """launches of one run"""
     fused_attention: int | None = None
     """layers whose attention is one kernel"""
+    split_attention: int = 0
+    """layers whose attention is several kernels, because it has sinks"""
     cache_copies: int | None = None
     """kernels that copy a whole K or V cache"""
     scratch_bytes: int | None = None
@@ -59,6 +61,8 @@ class GraphRecord(_Record, frozen=True, kw_only=True):
     """its entry point, where the engine has several"""
     arch: str | None = None
     """the GPU architecture it was compiled for; None where the engine runs on any"""
+    profile: int | None = None
+    """which of the engine's widths this is, where it was compiled for several; None where it has one"""
     plan: PlanRecord | None = None
 
 

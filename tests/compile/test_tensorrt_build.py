@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import models
 import pytest
 
 from dflash_compile.cli.main import main
+from dflash_compile.compile.backends import tensorrt
 from dflash_compile.compile.build import BuildOptions, build
+from dflash_compile.compile.lowered import Lowered
 from dflash_compile.runtime.bundle.read import open_bundle
-from dflash_compile.runtime.errors import UsageError
+from dflash_compile.runtime.errors import IncompatibleError, UsageError
 
 ARCHITECTURES = ("sm86", "sm120")
-ROLES = {"target": {("prefill", 64), ("verify", 4), ("decode", 1)}, "drafter": {("inject", 64), ("inject", 4), ("draft", 4)}}
+ROLES = {"target": {("prefill", 64), ("verify", 4), ("verify", 2), ("decode", 1)}, "drafter": {("inject", 64), ("inject", 4), ("draft", 4)}}
 
 
 @pytest.mark.slow
 def test_a_bundle_has_an_engine_for_each_architecture_role_and_width(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = models.write_target(tmp_path / "target", "qwen3", num_hidden_layers=2)
     drafter = models.write_drafter(tmp_path / "drafter", target, layers=1, block=4, taps=(0,))
-    common = ["--backend", "tensorrt", "--precision", "int4", "--drafter-precision", "fp16", "--max-context", "64"]
+    common = ["--backend", "tensorrt", "--precision", "int4", "--drafter-precision", "fp16", "--max-context", "64", "--widths", "2"]
     assert main(["build", str(target), str(drafter), "-o", str(tmp_path / "bundle"), *common, "--arch", ",".join(ARCHITECTURES), "-q"]) == 0
     bundle = open_bundle(tmp_path / "bundle")
     manifest = bundle.manifest
@@ -37,15 +40,48 @@ def test_a_bundle_has_an_engine_for_each_architecture_role_and_width(tmp_path: P
                 assert graph.plan.cache_copies == 0, graph.file
     assert (manifest.target.precision, manifest.drafter.precision) == ("int4", "fp16")
     assert (manifest.requires.package, manifest.requires.minimum) == ("tensorrt-rtx", manifest.requires.maximum)
+    profiles = {(graph.role, graph.rows): (graph.file, graph.profile) for graph in manifest.target.graphs if graph.arch == "sm120"}
+    assert profiles["verify", 4] == ("target/verify-4-2.sm120.plan", 0)
+    assert profiles["verify", 2] == ("target/verify-4-2.sm120.plan", 1), "one engine, and its weights once"
+    assert profiles["decode", 1][1] is None
     assert len(manifest.measured) == 2 * len(ARCHITECTURES) * 6, "time and memory of every engine"
     assert sorted(path.name for path in (tmp_path / "bundle").iterdir()) == ["drafter", "manifest.json", "target", "tokenizer"], "no ONNX file stays"
     capsys.readouterr()
     assert main(["inspect", str(tmp_path / "bundle"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["manifest"]["config"]["arch"] == "sm86,sm120"
-    again = build(
-        str(target), str(drafter), tmp_path / "again", BuildOptions("tensorrt", "int4", "fp16", context=64, arch=ARCHITECTURES), target_from=bundle.root
-    )
+    options = BuildOptions("tensorrt", "int4", "fp16", context=64, arch=ARCHITECTURES)
+    with pytest.raises(IncompatibleError, match="not those of this build") as refusal:
+        build(str(target), str(drafter), tmp_path / "again", options, target_from=bundle.root)
+    assert "widths: 2 there" in refusal.value.why
+    again = build(str(target), str(drafter), tmp_path / "again", replace(options, widths=(2,)), target_from=bundle.root)
     assert open_bundle(again).manifest.files == manifest.files, "equal plans, whether compiled again or taken over"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("precision", "arch", "stored"), [("fp8", "sm89", "FLOAT8E4M3FN"), ("nvfp4", "sm120", "FLOAT4E2M1")])
+def test_a_bundle_of_narrow_floats(precision: str, arch: str, stored: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Smaller than the same at fp16, and fused and copy-free as that is."""
+    target = models.write_target(tmp_path / "target", "qwen3", num_hidden_layers=2)
+    drafter = models.write_drafter(tmp_path / "drafter", target, layers=1, block=4, taps=(0,))
+    dtypes: list[set[str]] = []
+    real = tensorrt.bind
+
+    def bind(lowered: Lowered, *arguments: object) -> Path:
+        dtypes.append({payload.stored.dtype.name for payload in lowered.payloads.values()})
+        return real(lowered, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(tensorrt, "bind", bind)
+    options, notes = BuildOptions("tensorrt", precision, context=64, arch=(arch,)), list[str]()
+    manifest = open_bundle(build(str(target), str(drafter), tmp_path / "bundle", options, note=notes.append)).manifest
+    assert any("not tried" in note for note in notes) == (precision == "nvfp4"), "which ONNX Runtime does not know"
+    assert len(dtypes) == len(ROLES["target"]) - 1 + len(ROLES["drafter"])
+    assert all(stored in found for found in dtypes)
+    for model in (manifest.target, manifest.drafter):
+        assert model.precision == precision
+        for graph in model.graphs:
+            assert graph.plan is not None
+            assert graph.plan.fused_attention == (0 if graph.role == "inject" else model.layers), graph.file
+            assert (graph.plan.cache_copies, graph.plan.capturable) == (0, True), graph.file
 
 
 @pytest.mark.parametrize(
@@ -57,6 +93,7 @@ def test_a_bundle_has_an_engine_for_each_architecture_role_and_width(tmp_path: P
         ({"arch": ("sm1",)}, "--arch"),
         ({"portable": True}, "--portable"),
         ({"refine": 1}, "--refine"),
+        ({"widths": (4, 1)}, "--widths"),
         ({"flavour": "trt", "arch": ("sm89", "sm120")}, "--arch"),
     ],
 )
@@ -67,7 +104,7 @@ def test_options_these_engines_cannot_have_are_refused(options: dict[str, object
     assert refusal.value.fix
 
 
-@pytest.mark.parametrize("options", [{"arch": ("sm89",)}, {"flavour": "rtx"}, {"precision": "fp16"}])
+@pytest.mark.parametrize("options", [{"arch": ("sm89",)}, {"flavour": "rtx"}, {"precision": "fp16"}, {"widths": (4,)}])
 def test_onnx_runtime_has_no_such_options(options: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         BuildOptions(**options)  # type: ignore[arg-type]

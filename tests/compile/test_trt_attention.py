@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx_ir as ir
 import onnxruntime
@@ -10,13 +12,15 @@ import torch
 from forms import quiet
 
 from dflash_compile.compile.passes.edit import tidy
+from dflash_compile.compile.passes.positions import Positions
 from dflash_compile.compile.passes.static_positions import StaticPositions
 from dflash_compile.compile.passes.trt_attention import trt_attention, trt_writes
 from dflash_compile.compile.passes.trt_functions import add_functions
 from dflash_compile.compile.semantics import DOMAIN
 from dflash_compile.compile.tensorrt.lint import lint
+from dflash_compile.compile.tensorrt.plan import inspect_plan
+from dflash_compile.compile.tensorrt.plans import Request, build_plan
 from dflash_compile.export.ops import kv_attention, kv_write
-from dflash_compile.runtime.errors import IncompatibleError
 
 HEADS, KV, ROWS, LENGTH, WIDTH = 6, 2, 4, 24, 8
 SHAPES = {"q": (1, HEADS, ROWS, WIDTH)} | dict.fromkeys(("k", "v"), (1, KV, ROWS, WIDTH)) | dict.fromkeys(("k_cache", "v_cache"), (1, KV, LENGTH, WIDTH))
@@ -73,7 +77,32 @@ def test_a_write_is_the_semantic_operator_s() -> None:
     np.testing.assert_array_equal(written, kv_write(*(torch.from_numpy(feeds[name]) for name in ("k", "k_cache", "position"))).numpy())
 
 
-def test_attention_sinks_are_refused_with_the_reason() -> None:
-    found = model("KVSinkAttention", (*SHAPES, "position", "sinks"), ATTENDED, scale=0.3, window=0, causal=1)
-    with pytest.raises(IncompatibleError, match="sinks"):
-        trt_attention(found, StaticPositions(found), ir.DataType.FLOAT, folds=False)
+@pytest.mark.parametrize("window", [0, 5])
+def test_attention_with_sinks_compiles(window: int, tmp_path: Path) -> None:
+    found = model("KVSinkAttention", (*SHAPES, "position", "sinks"), ATTENDED, scale=0.3, window=window, causal=1)
+    trt_attention(found, StaticPositions(found), ir.DataType.FLOAT, folds=False)
+    tidy(found)
+    ir.save(found, tmp_path / "one.onnx")
+    caches = (("k_cache", "ko"), ("v_cache", "vo"))
+    request = Request("tensorrt_rtx", str(tmp_path / "one.onnx"), str(tmp_path / "one.plan"), "SM89", caches, attentions=0, mark_queries=True)
+    build_plan(request)
+    plan = inspect_plan(tmp_path / "one.plan", SHAPES["k_cache"])
+    assert (plan.fused_attention, plan.capturable) == (0, True)
+
+
+@pytest.mark.parametrize("positions", [StaticPositions, Positions])
+@pytest.mark.parametrize("window", [0, 5])
+@pytest.mark.parametrize("dtype", [ir.DataType.FLOAT, ir.DataType.FLOAT16])
+def test_attention_with_sinks_is_the_semantic_operator_s(window: int, dtype: ir.DataType, positions: type[Positions]) -> None:
+    for position in (0, 3, LENGTH - ROWS):
+        found = model("KVSinkAttention", (*SHAPES, "position", "sinks"), ATTENDED, scale=0.3, window=window, causal=1)
+        caches = [value for value in (*found.graph.inputs, *found.graph.outputs) if value.name in ("k_cache", "v_cache", "ko", "vo")]
+        trt_attention(found, positions(found), dtype, folds=False)
+        for value in [*caches, *(value for value in found.graph.outputs if value.name in ("ko", "vo"))]:
+            value.type = ir.TensorType(dtype)
+        feeds = values(position) | {"sinks": np.linspace(-2, 3, HEADS, dtype=np.float32)}
+        given = feeds | {name: feeds[name].astype(dtype.numpy()) for name in ("k_cache", "v_cache")}
+        inputs = [torch.from_numpy(feeds[name]) for name in (*SHAPES, "position")]
+        expected = kv_attention(*inputs, 0.3, window, True, sinks=torch.from_numpy(feeds["sinks"]))
+        for real, wanted in zip(run(found, given), expected, strict=True):
+            np.testing.assert_allclose(real.astype(np.float32), wanted.numpy(), atol=2e-5 if dtype == ir.DataType.FLOAT else 5e-3)

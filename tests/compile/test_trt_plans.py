@@ -30,8 +30,8 @@ GOOD = f'{UPDATES} {QUERY} out = trt.TRT_Attention <causal_kind: string = "lower
 
 @pytest.fixture
 def request_for(tmp_path: Path) -> Callable[..., Request]:
-    def make(body: str = GOOD, arch: str = "SM89", **changes: object) -> Request:
-        text = f'<ir_version: 11, opset_import: ["" : 24, "trt" : 1, "com.microsoft" : 1]> g ({PORTS}) => (float16[1,4,8,64] out, float16[1,2,256,64] ko, '
+    def make(body: str = GOOD, arch: str = "SM89", ports: str = PORTS, out: str = "float16[1,4,8,64]", **changes: object) -> Request:
+        text = f'<ir_version: 11, opset_import: ["" : 24, "trt" : 1, "com.microsoft" : 1]> g ({ports}) => ({out} out, float16[1,2,256,64] ko, '
         text += f"float16[1,2,256,64] vo) {{ {body} }}"
         onnx.save(onnx.parser.parse_model(text), tmp_path / "graph.onnx")
         request = Request("tensorrt_rtx", str(tmp_path / "graph.onnx"), str(tmp_path / "engine.plan"), arch, CACHES, 1, mark_queries=True)
@@ -55,6 +55,24 @@ def test_a_plan_has_fused_attention_and_copies_no_cache(request_for: Callable[..
     assert (built.queries, built.seconds > 0, built.peak_bytes is not None and built.peak_bytes > 2**20) == (("query_0",), True, True)
     assert all(0 <= done <= total for _, done, total in heard)
     assert heard
+
+
+def test_several_widths_are_programs_of_one_plan(request_for: Callable[..., Request]) -> None:
+    """Each with everything fixed as if it were alone; what they cost is a program each, not weights."""
+    build_plan(request := request_for())
+    alone = inspected(request)
+    free = PORTS.replace("4,8,64", "4,rows,64").replace("2,8,64", "2,rows,64")
+    profiles = tuple({"q": (1, 4, rows, 64), "k": (1, 2, rows, 64), "v": (1, 2, rows, 64)} for rows in (8, 4))
+    build_plan(request := request_for(ports=free, out="float16[1,4,rows,64]", profiles=profiles))
+    wide, narrow, beyond = (inspect_plan(Path(request.plan), (1, 2, 256, 64), number) for number in range(3))
+    for found in (wide, narrow):
+        assert contents(found) == contents(alone)
+    assert wide.bytes == narrow.bytes < 2.2 * alone.bytes
+    assert beyond == PlanRecord(bytes=wide.bytes), "there is no third"
+
+
+def contents(record: PlanRecord) -> tuple[object, ...]:
+    return record.kernels, record.fused_attention, record.cache_copies, record.capturable
 
 
 def test_without_its_query_as_an_output_grouped_attention_copies(request_for: Callable[..., Request]) -> None:

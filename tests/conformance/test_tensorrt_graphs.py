@@ -123,6 +123,32 @@ def test_one_row_at_a_time_gives_what_a_block_gives(wide: Emitted) -> None:
     assert (out["tokens"][0].tolist(), int(out["accepted"][0])) == (plain[1:], BLOCK - 1)
 
 
+def test_one_graph_of_several_widths_gives_what_each_alone_would(wide: Emitted, pair: Models, tmp_path: Path) -> None:
+    (role,) = [role for role in roles_of(pair, ("target",), widths=(2, 3)) if role.name == "verify"]
+    assert role.widths == (BLOCK, 3, 2)
+    anchor = wide.prefill(PROMPT)
+    position, caches = wide.position, wide.caches["target"]
+    block = [anchor]
+    while len(block) < BLOCK:  # of which the first two proposals stand
+        wide.position, wide.caches["target"] = position, caches
+        choice = int(wide.verify([*block, *[0] * (BLOCK - len(block))])["tokens"][0][len(block) - 1])
+        block.append(choice if len(block) < BLOCK - 1 else (choice + 1) % 300)
+    wide.position, wide.caches["target"] = position, caches
+    alone = wide.verify(block)
+    traced = trace_all([role], lambda *_: None)
+    for arch in ("sm89", "sm86"):
+        free = Emitted(pair, lowered(traced, "fp32", arch), tmp_path)
+        for rows in role.widths:
+            feeds = {"block": np.array([block[:rows]], np.int32), "position": np.array([position], np.int32)}
+            free.caches["target"] = caches
+            out = free.run("target", "verify", BLOCK, **feeds)
+            assert out["tokens"][0].tolist() == alone["tokens"][0].tolist()[:rows]
+            accepted = min(rows - 1, BLOCK - 2)
+            assert (out["accepted"].tolist(), out["next_position"].tolist()) == ([accepted], [position + accepted + 1])
+            assert int(out["bonus"][0]) == alone["tokens"][0][accepted]
+            close(out["taps"][0], alone["taps"][0, :rows])
+
+
 def test_a_whole_answer_equals_the_cpu_bundle_s(wide: Emitted, pair: Models, tmp_path: Path) -> None:
     bundle = build(pair.target, pair.drafter, tmp_path / "bundle", BuildOptions(precision="fp32", context=CONTEXT))
     with load(bundle) as session:
@@ -133,14 +159,24 @@ def test_a_whole_answer_equals_the_cpu_bundle_s(wide: Emitted, pair: Models, tmp
             assert len(expected) > 3
 
 
-def test_a_target_with_windows_and_capped_logits(tmp_path: Path) -> None:
-    layers = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 6, "query_pre_attn_scalar": 24, "final_logit_softcapping": 3.0}
-    target = open_target(tiny.write_target(tmp_path / "target", "gemma3_text", num_hidden_layers=2, **layers))
+MIXED = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 6, "num_hidden_layers": 2}
+UNUSUAL: dict[str, dict[str, object]] = {
+    "gemma3_text": {**MIXED, "query_pre_attn_scalar": 24, "final_logit_softcapping": 3.0},
+    "gpt_oss": {**MIXED, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "muse_glimmer": {"num_hidden_layers": 2},
+}
+
+
+@pytest.mark.parametrize("family", UNUSUAL)
+def test_targets_with_windows_sinks_and_capped_logits(family: str, tmp_path: Path) -> None:
+    target = open_target(tiny.write_target(tmp_path / "target", family, **UNUSUAL[family]))
     plain = tiny.write_target(tmp_path / "plain", num_hidden_layers=2)  # a drafter's shape is read from a target that z-lab's layout knows
     drafter = open_drafter(tiny.write_drafter(tmp_path / "drafter", plain, layers=1, block=BLOCK, taps=(0,)))
     models = Models(target, drafter, decide(open_target(plain), drafter, BuildOptions(context=CONTEXT)).pairing, BLOCK)
     role = [role for role in roles_of(models, ("target",)) if role.name == "verify"]
-    emitted = Emitted(models, lowered(trace_all(role, lambda *_: None), "fp16", "sm89"), tmp_path)
+    engines = lowered(trace_all(role, lambda *_: None), "fp16", "sm89")
+    assert engines[0].split == (2 if family == "gpt_oss" else 0)
+    emitted = Emitted(models, engines, tmp_path)
     rows, spec = cache_rows(CONTEXT), target.spec
     signature = target_signature(spec.layers, spec.kv_heads, spec.head_dim, rows, spec.vocab, spec.hidden)
     with torch_target(target, signature, (0,), rows) as call:

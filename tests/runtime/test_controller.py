@@ -103,3 +103,17 @@ def test_the_verdict_says_what_it_does():
     assert controller.verdict().startswith("decoding plainly")
     simulate(controller, TWO_CORES, [0.95] * 7, 2000)
     assert controller.verdict().startswith("drafting ")
+
+
+def test_it_chooses_of_the_widths_there_are():
+    controller = AdaptiveWidth(16, (4, 8, 16))
+    chosen = set()
+    for most in [16] * 40 + [9, 7]:
+        width = controller.width(most)
+        controller.observe(width, min(width - 1, 6), 1 + width / 10)
+        chosen.add(width)
+    assert chosen <= {PLAIN, 4, 8, 16}
+    assert controller.width(16) == 8, "seven tokens a cycle, and 16 rows cost more"
+    assert controller.width(7) == 4
+    assert controller.width(3) == PLAIN, "no width fits"
+    assert "drafting 8 rows" in controller.verdict()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tracemalloc
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -195,6 +196,71 @@ def test_a_device_that_is_not_there(tiny_bundle):
         assert len(list(session.tokens([1, 2], max_new_tokens=3))) == 3
     with pytest.raises(UsageError, match="tpu"):
         load(tiny_bundle, provider="tpu")
+
+
+class Card:
+    """ONNX Runtime with a CUDA device: memory of its own, reached only by copies, which the CPU computes on; `broken` is what it says where there is none."""
+
+    def __init__(self, broken: str = "") -> None:
+        import onnxruntime
+
+        self.real, self.broken, self.asked = onnxruntime, broken, []
+        self.OrtValue = SimpleNamespace(ortvalue_from_numpy=self._put)
+        self.SessionOptions = onnxruntime.SessionOptions
+
+    def get_available_providers(self):
+        return ["CUDAExecutionProvider", "CPUExecutionProvider"]
+
+    def InferenceSession(self, file, options, providers):  # noqa: N802
+        self.asked.append(providers)
+        session = self.real.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+        return SimpleNamespace(
+            get_inputs=session.get_inputs,
+            get_outputs=session.get_outputs,
+            io_binding=lambda: _Binding(session.io_binding()),
+            run_with_iobinding=lambda binding: session.run_with_iobinding(binding.real),
+        )
+
+    def _put(self, array, device, number):
+        if device == "cuda" and self.broken:
+            raise RuntimeError(self.broken)
+        return self.real.OrtValue.ortvalue_from_numpy(array.copy() if device == "cuda" else array, "cpu", number)
+
+
+class _Binding:
+    def __init__(self, real) -> None:
+        self.real = real
+
+    def bind_input(self, name, device, *more):
+        assert device == "cuda", f"{name} is left on the host"
+        self.real.bind_input(name, "cpu", *more)
+
+    def bind_output(self, name, device, *more):
+        assert device == "cuda", f"{name} is left on the host"
+        self.real.bind_output(name, "cpu", *more)
+
+
+def test_on_a_cuda_device_the_text_is_the_same(tiny_bundle, monkeypatch):
+    with load(tiny_bundle) as session:
+        expected = list(session.tokens([1, 2, 3], max_new_tokens=12))
+    card = Card()
+    monkeypatch.setattr(backend, "import_library", lambda: card)
+    with load(tiny_bundle, provider="cuda") as session:
+        assert list(session.tokens([1, 2, 3], max_new_tokens=12)) == expected
+        assert list(session.tokens([1, 2, 3], max_new_tokens=12, draft=False)) == expected
+        assert not session.notes
+    assert card.asked == [["CUDAExecutionProvider", "CPUExecutionProvider"]] * 3
+
+
+def test_onnxruntime_gpu_without_a_card_runs_on_the_cpu_and_says_so(tiny_bundle, monkeypatch):
+    card = Card(broken="CUDA failure 100: no CUDA-capable device is detected.\nat somewhere")
+    assert _ort_library.choose_provider(card, EngineOptions()) == ("cpu", ()), "and says nothing where nobody asked for it"
+    device, (note,) = _ort_library.choose_provider(card, EngineOptions(provider="cuda"))
+    assert device == "cpu"
+    assert "running on the CPU" in note
+    assert "no CUDA-capable device is detected." in note
+    assert "driver" in note
+    assert "somewhere" not in note
 
 
 def test_an_engine_that_is_not_what_the_manifest_says(tiny_bundle):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +14,7 @@ from dflash_compile.runtime.backends._trt_pair import Pair, engines
 from dflash_compile.runtime.backends.tensorrt import check_architecture, jit_cache_file
 from dflash_compile.runtime.bundle.manifest import GraphRecord, RequirementRecord
 from dflash_compile.runtime.bundle.requirements import check_requirements
-from dflash_compile.runtime.controller import FixedWidth
+from dflash_compile.runtime.controller import PLAIN, AdaptiveWidth, Controller, FixedWidth
 from dflash_compile.runtime.engines import Engines
 from dflash_compile.runtime.errors import BundleError, IncompatibleError, LengthError, UsageError
 from dflash_compile.runtime.loop import plan_limits, run
@@ -33,8 +33,11 @@ PATTERNS: dict[str, Callable[[int], bool]] = {
 class Machine:
     """A pair on a fake device."""
 
-    def __init__(self, right: Callable[[int], bool] = lambda _: True, capturable: bool = True, drop: str = "") -> None:
-        self.device, self.manifest = FakeDevice(), manifest()
+    def __init__(
+        self, right: Callable[[int], bool] = lambda _: True, capturable: bool = True, drop: str = "", widths: Sequence[int] = (BLOCK,), unlike: int = 0
+    ) -> None:
+        """`unlike` is a width of verify that rounds otherwise."""
+        self.device, self.manifest = FakeDevice(), manifest(widths)
         self.whole_graph: list[str] = []
         if drop:
             self.manifest.drafter.graphs = [graph for graph in self.manifest.drafter.graphs if graph.role != drop]
@@ -42,17 +45,17 @@ class Machine:
         def load(record: GraphRecord, whole_graph: bool) -> FakePlan:
             self.whole_graph += [record.role] if whole_graph else []
             owner = "target" if record in self.manifest.target.graphs else "drafter"
-            return FakePlan(self.device, record, owner, right, capturable)
+            return FakePlan(self.device, record, owner, right, capturable, int(record.role == "verify" and record.rows == unlike))
 
         self.pair = Pair(self.manifest, ARCH, self.device, load)
         self.engines: Engines = engines(self.pair, self.device.commit)
         self.device.log.clear()
 
-    def answer(self, prompt: list[int], count: int, draft: bool = True, width: int = BLOCK) -> list[int]:
+    def answer(self, prompt: list[int], count: int, draft: bool = True, width: int = BLOCK, controller: Controller | None = None) -> list[int]:
         limits = plan_limits(len(prompt), self.engines.target, count, [])
         drafter = self.engines.drafter if draft else None
         self.record = Recorder(BLOCK)
-        return list(run(self.engines.target, drafter, prompt, limits, FixedWidth(width), self.record, self.engines.cycle))
+        return list(run(self.engines.target, drafter, prompt, limits, controller or FixedWidth(width), self.record, self.engines.cycle))
 
 
 @pytest.mark.parametrize("capturable", [True, False])
@@ -82,10 +85,10 @@ def test_the_next_cycle_runs_while_the_host_reads() -> None:
     cycle = machine.engines.cycle
     assert cycle is not None
     choice = machine.answer(PROMPT, 1)[0]
-    tokens = list(cycle.run(choice, len(PROMPT)))
+    tokens = list(cycle.run(choice, len(PROMPT), BLOCK).tokens)
     assert machine.device.queue, "the next cycle is on the stream"
     launches = machine.device.log.count("launch") + 1
-    following = list(cycle.run(tokens[-1], len(PROMPT) + len(tokens)))
+    following = list(cycle.run(tokens[-1], len(PROMPT) + len(tokens), BLOCK).tokens)
     assert machine.device.log.count("launch") == launches, "and is the one that was launched already"
     assert [choice, *tokens, *following] == continuation(PROMPT, 1 + len(tokens) + len(following))
 
@@ -95,8 +98,8 @@ def test_a_cycle_that_nobody_continues_is_thrown_away() -> None:
     cycle = machine.engines.cycle
     assert cycle is not None
     choice = machine.answer(PROMPT, 1)[0]
-    first = list(cycle.run(choice, len(PROMPT)))
-    assert list(cycle.run(choice, len(PROMPT))) == first, "the same question again"
+    first = cycle.run(choice, len(PROMPT), BLOCK)
+    assert cycle.run(choice, len(PROMPT), BLOCK) == first, "the same question again"
 
 
 def test_nothing_is_launched_beyond_the_cache() -> None:
@@ -106,7 +109,7 @@ def test_nothing_is_launched_beyond_the_cache() -> None:
     cycle = machine.engines.cycle
     assert cycle is not None
     with pytest.raises(LengthError):
-        cycle.run(1, CONTEXT - BLOCK + 1)
+        cycle.run(1, CONTEXT - BLOCK + 1, BLOCK)
     assert ROWS >= CONTEXT
 
 
@@ -124,6 +127,57 @@ def test_every_buffer_is_allocated_once_and_shared_as_it_must_be() -> None:
     assert verify["taps"] == prefill["taps"] == plans["inject", BLOCK].addresses["taps"]
     assert len({verify["k_cache_0"], verify["v_cache_0"], verify["taps"], verify["block"], verify["tokens"]}) == 5
     assert len({plan.given for plan in plans.values()}) == 1, "one scratch memory for all"
+
+
+class Turns:
+    """Widths by turns, whatever comes of them."""
+
+    def __init__(self, *widths: int) -> None:
+        self.widths, self.asked, self.ran = widths, 0, list[int]()
+
+    def width(self, most: int) -> int:
+        self.asked += 1
+        width = self.widths[(self.asked - 1) % len(self.widths)]
+        return width if width <= most else PLAIN
+
+    def observe(self, width: int, accepted: int, seconds: float) -> None:
+        assert accepted < width
+        self.ran.append(width)
+
+
+@pytest.mark.parametrize("capturable", [True, False])
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("turns", [(2, BLOCK), (BLOCK, BLOCK, 2, 2, 2), (BLOCK, PLAIN, 2), (3, 2, BLOCK)])
+def test_widths_may_take_turns(turns: tuple[int, ...], pattern: str, capturable: bool) -> None:
+    machine = Machine(PATTERNS[pattern], capturable, widths=(2, BLOCK))
+    assert machine.engines.widths == (2, BLOCK)
+    controller = Turns(*turns)
+    expected = continuation(PROMPT, CONTEXT)
+    found = machine.answer(PROMPT, 60, controller=controller)
+    assert found == expected[:60]
+    assert len(set(controller.ran)) > 1
+    answer = machine.answer(PROMPT, 1000, controller=controller)
+    assert answer == expected[: CONTEXT - len(PROMPT)], "to the last row, which the narrowest verify leaves room for"
+    assert machine.answer(PROMPT, 30, draft=False) == expected[:30]
+    assert machine.answer(PROMPT, 30, controller=AdaptiveWidth(BLOCK, machine.engines.widths)) == expected[:30]
+
+
+def test_a_change_of_width_wastes_no_cycle() -> None:
+    machine = Machine(PATTERNS["now and then"], widths=(2, BLOCK))
+    assert machine.device.graphs == [ORDER] * 4, "two sides of each width"
+    controller = Turns(BLOCK, 2, 2, BLOCK)
+    machine.answer(PROMPT, 24, controller=controller)
+    assert controller.ran[:8] == [BLOCK, BLOCK, 2, 2, BLOCK, BLOCK, 2, 2], "one cycle late"
+    assert len(controller.ran) <= machine.device.log.count("launch") <= len(controller.ran) + 1
+
+
+def test_a_width_that_rounds_otherwise_is_left_aside() -> None:
+    machine = Machine(widths=(2, 3, BLOCK), unlike=3)
+    assert (machine.engines.widths, machine.pair.unused) == ((2, BLOCK), [3])
+    assert machine.answer(PROMPT, 40, width=3) == continuation(PROMPT, 40)
+    assert Machine(widths=(2, BLOCK), unlike=2).engines.target.exact_width == BLOCK, "then plain decoding is as wide as a block"
+    with pytest.raises(UsageError, match="3 rows"):
+        machine.engines.cycle.run(1, 0, 3)  # type: ignore[union-attr]
 
 
 def test_engines_that_cannot_be_captured_capture_themselves() -> None:

@@ -126,7 +126,9 @@ class FakePlan:
 
     scratch = 64
 
-    def __init__(self, device: FakeDevice, record: GraphRecord, owner: str, right: Callable[[int], bool], capturable: bool) -> None:
+    def __init__(self, device: FakeDevice, record: GraphRecord, owner: str, right: Callable[[int], bool], capturable: bool, last_bit: int = 0) -> None:
+        """`last_bit` is added to the taps of a verify: another width's rounding."""
+        self.last_bit = last_bit
         self.device, self.record, self.owner, self.right, self.capturable = device, record, owner, right, capturable
         self.addresses: dict[str, int] = {}
         self.ports = {port.name: port for port in (*record.inputs, *record.outputs)}
@@ -164,13 +166,15 @@ class FakePlan:
         memory["taps"][:CHUNK] = memory["tokens"][:CHUNK]
 
     def _verify(self, memory: dict[str, np.ndarray]) -> None:
-        position, block = int(memory["position"][0]), memory["block"][:BLOCK].copy()
+        rows = self.record.rows
+        assert rows is not None
+        position, block = int(memory["position"][0]), memory["block"][:rows].copy()
         cache = self._written(memory, block, position)
-        tokens = [choice(cache[: position + row + 1]) for row in range(BLOCK)]
-        accepted = next((slot for slot in range(BLOCK - 1) if tokens[slot] != block[slot + 1]), BLOCK - 1)
-        memory["tokens"][:BLOCK] = tokens
+        tokens = [choice(cache[: position + row + 1]) for row in range(rows)]
+        accepted = next((slot for slot in range(rows - 1) if tokens[slot] != block[slot + 1]), rows - 1)
+        memory["tokens"][:rows] = tokens
         memory["accepted"][0], memory["bonus"][0], memory["next_position"][0] = accepted, tokens[accepted], position + accepted + 1
-        memory["taps"][:BLOCK] = block
+        memory["taps"][:rows] = block + self.last_bit
 
     def _inject(self, memory: dict[str, np.ndarray]) -> None:
         self._written(memory, memory["taps"][: self.record.rows], int(memory["position"][0]))
@@ -185,8 +189,8 @@ class FakePlan:
         self._written(memory, np.full(BLOCK, 9, np.int32), position)  # the block's own rows, to be overwritten before they count
 
 
-def manifest() -> Any:
-    """What `Pair` reads of a manifest."""
+def manifest(widths: Sequence[int] = (BLOCK,)) -> Any:
+    """What `Pair` reads of a manifest, with a verify of each of `widths`."""
     cache = [(name, f"{name}_out") for name in CACHES["target"]]
 
     def graph(role: str, rows: int, inputs: dict[str, int], outputs: dict[str, int]) -> GraphRecord:
@@ -198,7 +202,7 @@ def manifest() -> Any:
     counts = {"accepted": 1, "bonus": 1, "next_position": 1}
     target = [
         graph("prefill", CHUNK, {"tokens": CHUNK, "valid": 1} | one, {"next_token": 1, "taps": CHUNK}),
-        graph("verify", BLOCK, {"block": BLOCK} | one, {"tokens": BLOCK, "taps": BLOCK} | counts),
+        *(graph("verify", rows, {"block": rows} | one, {"tokens": rows, "taps": rows} | counts) for rows in widths),
         graph("decode", 1, {"block": 1} | one, {"tokens": 1, "taps": 1} | counts),
     ]
     drafter = [graph("inject", rows, {"taps": rows} | one, {}) for rows in (CHUNK, BLOCK)]
