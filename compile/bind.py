@@ -18,8 +18,8 @@ from dflash_compile.export.checkpoint import TensorSource
 from dflash_compile.export.graph import Owner
 from dflash_compile.runtime.errors import BuildError
 
-from .encoding import Array
-from .lowered import Lowered, Payload
+from .encoding import Array, Shape
+from .lowered import Lowered, Payload, pieces
 
 CHUNK_BYTES = 64 << 20
 # Pages: a runtime maps the file and each array starts on a page of its own.
@@ -86,7 +86,7 @@ def _layout(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
 
 
 def _by_tensor(payloads: Mapping[str, Payload]) -> list[dict[str, Payload]]:
-    """Payloads that share one checkpoint tensor and encoding, to be read once."""
+    """Payloads that share one checkpoint tensor, or stack of them, and encoding, to be read once."""
     groups: dict[object, dict[str, Payload]] = {}
     for key, payload in payloads.items():
         groups.setdefault((payload.ref, payload.encoding), {})[key] = payload
@@ -95,25 +95,32 @@ def _by_tensor(payloads: Mapping[str, Payload]) -> list[dict[str, Payload]]:
 
 def _write_tensor(data: BinaryIO, group: Mapping[str, Payload], offsets: Mapping[str, int], sources: Mapping[Owner, TensorSource], advance: Advance) -> None:
     first = next(iter(group.values()))
-    source, name, shape = sources[first.ref.owner], first.ref.tensor, first.shape
+    source, owner = sources[first.ref.owner], first.ref.owner
+    above = 0
+    for name, count in pieces(first.ref, first.shape[0]):
+        _check_shape(source, owner, name, (count, *first.shape[1:]))
+        step = max(1, CHUNK_BYTES // (4 * math.prod(first.shape[1:])))
+        for start in range(0, count, step):
+            stop = min(start + step, count)
+            rows = source.rows(name, start, stop)
+            parts = first.encoding.encode(rows)
+            _check_finite(rows, parts, name, f"{owner} checkpoint, rows {start} to {stop}")
+            for key, payload in group.items():
+                data.seek(offsets[key] + (above + start) * payload.stored.row_bytes)
+                data.write(parts[payload.part].tobytes())
+                advance(parts[payload.part].nbytes)
+        above += count
+
+
+def _check_shape(source: TensorSource, owner: Owner, name: str, wanted: Shape) -> None:
     stored = source.shapes().get(name)
-    if stored != shape:
+    if stored != wanted:
         raise BuildError(
-            f"tensor {name!r} has shape {stored}, the graph needs {shape}" if stored else f"tensor {name!r} is missing",
-            where=f"{first.ref.owner} checkpoint",
+            f"tensor {name!r} has shape {stored}, the graph needs {wanted}" if stored else f"tensor {name!r} is missing",
+            where=f"{owner} checkpoint",
             why="the config and the weights describe different models",
             fix="check that config.json belongs to these weights",
         )
-    step = max(1, CHUNK_BYTES // (4 * math.prod(shape[1:])))
-    for start in range(0, shape[0], step):
-        stop = min(start + step, shape[0])
-        rows = source.rows(name, start, stop)
-        parts = first.encoding.encode(rows)
-        _check_finite(rows, parts, name, f"{first.ref.owner} checkpoint, rows {start} to {stop}")
-        for key, payload in group.items():
-            data.seek(offsets[key] + start * payload.stored.row_bytes)
-            data.write(parts[payload.part].tobytes())
-            advance(parts[payload.part].nbytes)
 
 
 def _check_finite(rows: torch.Tensor, parts: tuple[Array, ...], name: str, where: str) -> None:

@@ -14,13 +14,26 @@ from .onnx_graph import SemanticModel
 
 
 @dataclass(frozen=True)
+class Stack(WeightRef):
+    """Tensors of one checkpoint, one above the other, as one weight; `tensor` is a name for all of them."""
+
+    pieces: tuple[tuple[str, int], ...] = ()
+    """each tensor and its rows, from the top"""
+
+
+def pieces(ref: WeightRef, rows: int) -> tuple[tuple[str, int], ...]:
+    """The tensors that make up a weight of `rows` rows, each with its own rows, from the top."""
+    return ref.pieces if isinstance(ref, Stack) else ((ref.tensor, rows),)
+
+
+@dataclass(frozen=True)
 class Payload:
-    """What fills one initializer: part number `part` of a checkpoint tensor under an encoding."""
+    """What fills one initializer: part number `part` of a checkpoint tensor, or of several stacked, under an encoding."""
 
     ref: WeightRef
     encoding: Encoding
     shape: Shape
-    """of the checkpoint tensor"""
+    """of the checkpoint tensor, or of the stack"""
     part: int = 0
 
     @property

@@ -32,7 +32,7 @@ class SemanticModel:
 
     def copy(self) -> SemanticModel:
         """The same graph, to be changed on its own."""
-        return SemanticModel(self.model.clone(), self.weights)
+        return SemanticModel(self.model.clone(), dict(self.weights))
 
 
 def to_onnx(graph: Graph) -> SemanticModel:

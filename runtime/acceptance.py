@@ -24,9 +24,15 @@ def accept_greedy(proposals: Sequence[int], choices: Sequence[int]) -> Acceptanc
 
     `choices[i]` is the target's token after row i of the block [anchor, *proposals], so it answers `proposals[i]`; there is one more of them.
     """
-    accepted = 0
-    for proposal, choice in zip(proposals, choices, strict=False):
-        if proposal != choice:
-            break
-        accepted += 1
+    accepted = agreement(proposals, choices)
     return Acceptance(accepted, choices[accepted])
+
+
+def agreement(guesses: Sequence[int], truth: Sequence[int]) -> int:
+    """How many leading guesses are right, as far as the truth is known."""
+    right = 0
+    for guess, token in zip(guesses, truth, strict=False):
+        if guess != token:
+            break
+        right += 1
+    return right

@@ -1,139 +1,186 @@
-"""How wide the next block is, or whether to draft at all: a choice of speed only, the text is the same whatever is chosen.
+"""How wide the next block is, and who guesses it: the drafter, a look-up in the text, or nobody. A choice of speed only, the text is the same.
 
-The adaptive controller maximises expected tokens per second from two running estimates: what a cycle of each width costs on this machine, and how
-often each slot's proposal is accepted. When plain decoding wins it still drafts now and then, to notice that the text has become easier, on a
-budget: trying never costs more than a small share of the time.
+The adaptive controller maximises expected tokens per second from running estimates: what calls cost on this machine, how often the drafter's
+proposals stand, and how often looked-up ones do after a match of this length. Look-ups are judged by every cycle, whoever guessed in it; the drafter
+has to draft for that. So when it does not pay it still drafts now and then, to notice that the text has become easier, on a budget: trying never
+costs more than a small share of the time.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_right
 from collections.abc import Sequence
-from statistics import median
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+from .estimates import Costs, Shares
 
 PLAIN = 1
 """the width that means: do not draft"""
 
 _BUDGET = 0.02
-"""most of the time that drafting may lose against plain decoding"""
-_FORGET = 0.98
-"""weight of the acceptance seen so far, per drafted cycle"""
-_PRIOR, _PRIOR_WEIGHT = 0.5, 1.0
-_RECENT = 9
-"""cycles of a width whose median is its cost; one that was interrupted does not count for much"""
+"""most of the time that trials of the drafter may lose against decoding without it"""
+_PATIENCE = 4
+"""cycles without the drafter before one of them may be a trial"""
+_PRIOR = 0.5
+"""share of the drafter's proposals that stand, before any was seen"""
+_MATCHES = ((1, 0.25), (2, 0.5), (3, 0.7), (5, 0.75), (8, 0.9))
+"""shortest match of each class, and the share of its guesses that stand, before any was seen: measured on the prompt suites"""
+
+
+class Plan(NamedTuple):
+    """The next cycle."""
+
+    width: int
+    """rows to verify, at least; `PLAIN`: as few as there can be, of which those behind the anchor cost nothing and may hold guesses"""
+    drafted: bool
+    """by the drafter; else what is looked up fills the rows behind the anchor"""
 
 
 class Controller(Protocol):
-    """Chooses widths and hears what came of them."""
+    """Chooses and hears what came of it."""
 
-    def width(self, most: int) -> int:
-        """Rows of the next block, `PLAIN` or 2 to `most`; `most` below 2 leaves no choice."""
+    def plan(self, most: int, match: int) -> Plan:
+        """The next cycle, of at most `most` rows; below 2 it leaves no choice. The text ends in a match of `match` tokens."""
         ...
 
-    def observe(self, width: int, accepted: int, seconds: float) -> None:
-        """A cycle of `width` rows took `seconds` in all and `accepted` of its proposals stood."""
+    def observe(self, plan: Plan, accepted: int, seconds: float, verify_seconds: float) -> None:
+        """A cycle took `seconds` in all, of which verifying took `verify_seconds` (all, where it is one step), and `accepted` of its guesses stood."""
+        ...
+
+    def looked_up(self, match: int, known: int, stood: int) -> None:
+        """After a match of `match` tokens the first `known` guesses met the truth, whether they were used or not, and the first `stood` were right."""
         ...
 
 
 class FixedWidth:
-    """Always the same width: for measuring, and for those who know better."""
+    """Always the same width, drafted: for measuring, and for those who know better."""
 
     def __init__(self, block: int) -> None:
         self.block = block
 
-    def width(self, most: int) -> int:
-        return max(min(self.block, most), PLAIN)
+    def plan(self, most: int, match: int) -> Plan:
+        width = max(min(self.block, most), PLAIN)
+        return Plan(width, width > PLAIN)
 
-    def observe(self, width: int, accepted: int, seconds: float) -> None:
+    def observe(self, plan: Plan, accepted: int, seconds: float, verify_seconds: float) -> None:
+        pass
+
+    def looked_up(self, match: int, known: int, stood: int) -> None:
         pass
 
 
 class AdaptiveWidth:
-    """The width with the best expected tokens per second.
+    """The cycle with the best expected tokens per second.
 
-    Lives as long as its session: what it learned of the machine and of the drafter serves the next request. Output never depends on it.
+    Lives as long as its session: what it learned of the machine, of the drafter and of look-ups serves the next request. Output never depends on it.
     """
 
-    def __init__(self, block: int, widths: Sequence[int] = ()) -> None:
-        """`widths` are those to choose of, where not every width up to `block` has an engine."""
-        self.block = block
+    def __init__(self, block: int, widths: Sequence[int] = (), *, narrowest: int = 1, drafter: bool = True) -> None:
+        """`widths` are those to choose of, where not every width up to `block` has an engine; `narrowest` is how many rows a plain cycle verifies.
+
+        Without a `drafter` every guess is looked up.
+        """
+        self.block, self._narrowest, self._drafter = block, narrowest, drafter
         self._widths = sorted(widths) or list(range(2, block + 1))
-        self._reached = [0.0] * (block - 1)
-        self._accepted = [0.0] * (block - 1)
-        self._seconds: dict[int, deque[float]] = {}
+        self._drafts, self._matches = Shares(block - 1, _PRIOR), [Shares(block - 1, prior, 2.0) for _, prior in _MATCHES]
+        self._verifying, self._drafting = Costs(), Costs({PLAIN: 0.0})
+        """apart, so that every cycle tells what verifying costs: a plain one is nothing else"""
+        self._has_drafted = False
+        self._found = Shares(1, _PRIOR)
+        """of all matches"""
         self._elapsed = 0.0
         self._lost = 0.0
-        """seconds that drafting took beyond plain decoding of the same tokens; below zero it is ahead"""
+        """seconds that trials took beyond decoding the same tokens without the drafter; below zero they are ahead"""
+        self._on_trial, self._undrafted = False, 0
+        """whether the last drafted cycle was a trial, and cycles since then"""
+        self._rival = 0.0
+        """seconds a token of the best cycle without the drafter, where one was on trial"""
 
-    def width(self, most: int) -> int:
+    def plan(self, most: int, match: int) -> Plan:
         widths = [width for width in self._widths if width <= most]
         if not widths:
-            return PLAIN
-        if len(self._seconds) < 2:  # one block and one plain cycle first: nothing is known without them
-            return widths[-1] if not self._seconds else PLAIN
-        if PLAIN not in self._seconds:
-            return PLAIN
-        best = max(widths, key=self.rate)
-        if self.rate(best) > self.rate(PLAIN):
-            return best
-        return best if self._lost + self._risk(best) < _BUDGET * self._elapsed else PLAIN
+            return Plan(PLAIN, drafted=False)
+        if self._drafter and not self._has_drafted:  # one block and one plain cycle first: nothing is known without them
+            return Plan(widths[-1], drafted=True)
+        if self._narrowest not in self._verifying:
+            return Plan(PLAIN, drafted=False)
+        looked_up, rate = self._look_up(widths, match)
+        if not self._drafter:
+            return looked_up
+        width, drafted_rate = self._best_draft(widths)
+        if drafted_rate > rate:
+            self._on_trial = False
+            return Plan(width, drafted=True)
+        # Only to learn of the drafter what has not been seen lately, and not where a look-up promises much: there it would cost most.
+        self._rival, self._on_trial = 1 / rate, self._undrafted >= _PATIENCE and looked_up.width == PLAIN
+        affordable = self._lost + self.cost(width) - self._rival < _BUDGET * self._elapsed
+        return Plan(width, drafted=True) if self._on_trial and affordable else looked_up
 
-    def observe(self, width: int, accepted: int, seconds: float) -> None:
-        self._seconds.setdefault(width, deque(maxlen=_RECENT)).append(seconds)
+    def observe(self, plan: Plan, accepted: int, seconds: float, verify_seconds: float) -> None:
         self._elapsed += seconds
-        if width == PLAIN:
+        self._verifying.note(max(plan.width, self._narrowest), verify_seconds)
+        if not plan.drafted:
+            self._undrafted += 1
             return
-        self._note_acceptance(width - 1, accepted)
-        if PLAIN in self._seconds:
-            gained = (accepted + 1) * self.cost(PLAIN)
+        self._undrafted, self._has_drafted = 0, True
+        self._drafting.note(plan.width, seconds - verify_seconds)
+        self._drafts.note(plan.width - 1, accepted)
+        if self._on_trial:
+            gained = (accepted + 1) * self._rival
             self._lost = max(self._lost + seconds - gained, -gained)  # a long lead buys no long loss
 
+    def looked_up(self, match: int, known: int, stood: int) -> None:
+        if match:
+            self._class_of(match).note(known, stood)
+            self._found.note(1, stood)
+
     def acceptance(self) -> Sequence[float]:
-        """Estimated share of accepted proposals by slot, given that the slots before it were."""
-        return [(a + _PRIOR * _PRIOR_WEIGHT) / (r + _PRIOR_WEIGHT) for a, r in zip(self._accepted, self._reached, strict=True)]
+        """Estimated share of accepted proposals of the drafter by slot, given that the slots before it were."""
+        return self._drafts.by_slot()
 
     def tokens(self, width: int) -> float:
-        """Expected tokens of a cycle: 1 + sum over slots of the chance that all proposals up to it stand."""
-        expected = stands = 1.0
-        for share in self.acceptance()[: width - 1]:
-            stands *= share
-            expected += stands
-        return expected
+        """Expected tokens of a drafted cycle of `width` rows."""
+        return self._drafts.tokens()[width - 1]
 
     def cost(self, width: int) -> float:
-        """Seconds of a cycle: the median of recent ones, or a line through the nearest widths that have run."""
-        if width in self._seconds:
-            return median(self._seconds[width])
-        known = sorted(self._seconds)
-        below = max((w for w in known if w < width), default=known[0])
-        above = min((w for w in known if w > width), default=known[-1])
-        if below == above:
-            return median(self._seconds[below])
-        low, high = median(self._seconds[below]), median(self._seconds[above])
-        return low + (high - low) * (width - below) / (above - below)
+        """Seconds of a drafted cycle; of `PLAIN`, of one that is not."""
+        return self._verifying.of(max(width, self._narrowest)) + self._drafting.of(width)
 
     def rate(self, width: int) -> float:
-        """Expected tokens per second."""
+        """Expected tokens per second of a drafted cycle; of `PLAIN`, with nothing to look up."""
         return self.tokens(width) / self.cost(width)
 
     def verdict(self) -> str:
-        """What it thinks of drafting now, in a sentence."""
-        if PLAIN not in self._seconds or len(self._seconds) < 2:
+        """What it thinks of drafting now, in sentences."""
+        if self._narrowest not in self._verifying or not self._has_drafted:
             return "too few cycles to tell whether drafting pays"
-        best = max(self._widths, key=self.rate)
-        gain, dear = self.rate(best) / self.rate(PLAIN), self.cost(best) / self.cost(PLAIN)
+        best, rate = self._best_draft(self._widths)
+        gain, dear = rate / self.rate(PLAIN), self.cost(best) / self.cost(PLAIN)
         doing = f"drafting {best} rows" if gain > 1 else "decoding plainly"
-        return f"{doing}: a block of {best} is worth {gain:.2f}x plain decoding ({self.tokens(best):.2f} tokens for {dear:.2f} times the cost)"
+        worth = f"a block of {best} is worth {gain:.2f}x plain decoding ({self.tokens(best):.2f} tokens for {dear:.2f} times the cost)"
+        if not self._found:
+            return f"{doing}: {worth}"
+        return f"{doing} where the text does not repeat itself: {worth}; where it does, {self._found.by_slot()[0]:.0%} of what is looked up is right"
 
-    def _risk(self, width: int) -> float:
-        """Seconds a cycle of `width` loses if nothing is accepted."""
-        return self.cost(width) - self.cost(PLAIN)
+    def _look_up(self, widths: Sequence[int], match: int) -> tuple[Plan, float]:
+        """The best cycle that does not draft, and its tokens per second."""
+        plain = self.cost(PLAIN)
+        expected = self._class_of(match).tokens() if match else [1.0] * self.block
+        best, rate = PLAIN, expected[min(self._narrowest, self.block) - 1] / plain
+        for width in [width for width in widths if width > self._narrowest] if match else ():
+            # Rows in one call never cost more than in several: a first call, which sets things up, is not believed beyond that.
+            cost = min(self._verifying.of(width), plain * width / self._narrowest)
+            if expected[width - 1] / cost > rate:
+                best, rate = width, expected[width - 1] / cost
+        return Plan(best, drafted=False), rate
 
-    def _note_acceptance(self, offered: int, accepted: int) -> None:
-        for slot in range(len(self._reached)):
-            self._reached[slot] *= _FORGET
-            self._accepted[slot] *= _FORGET
-        for slot in range(min(accepted + 1, offered)):
-            self._reached[slot] += 1
-            self._accepted[slot] += slot < accepted
+    def _best_draft(self, widths: Sequence[int]) -> tuple[int, float]:
+        """The best width to draft, and its tokens per second."""
+        expected, best, rate = self._drafts.tokens(), PLAIN, 0.0
+        for width in widths:
+            if expected[width - 1] > rate * (cost := self.cost(width)):
+                best, rate = width, expected[width - 1] / cost
+        return best, rate
+
+    def _class_of(self, match: int) -> Shares:
+        return self._matches[bisect_right(_MATCHES, match, key=lambda entry: entry[0]) - 1]

@@ -26,7 +26,7 @@ class Taps:
 class TargetEngine(ABC):
     """The target in verification mode: any number of rows at any position, logits in, choices out."""
 
-    def __init__(self, *, context: int, vocab: int, widest: int, exact_width: int) -> None:
+    def __init__(self, *, context: int, vocab: int, widest: int, exact_width: int, multiple: int = 1) -> None:
         self.context = context
         """rows of the cache"""
         self.vocab = vocab
@@ -34,12 +34,14 @@ class TargetEngine(ABC):
         """most rows of one call"""
         self.exact_width = exact_width
         """fewest rows of one call: narrower calls are padded, because one row may run another kernel and round otherwise"""
+        self.multiple = multiple
+        """rows of a verify come in multiples of it: where kernels take so many at once, a row that is left over runs another one"""
         self._rows = 0
 
     @final
     def prefill(self, tokens: Sequence[int], position: int) -> int:
         """Write the K/V of `tokens`, at most `widest`, and return the target's choice after the last of them."""
-        choice = self._prefill_impl(self._padded(tokens, position), len(tokens), position)
+        choice = self._prefill_impl(self._padded(tokens, position, self.exact_width), len(tokens), position)
         self._rows = len(tokens)
         return choice
 
@@ -49,7 +51,7 @@ class TargetEngine(ABC):
 
         The taps of this call go behind the first `keep` rows of those before, so that several calls can be injected as one.
         """
-        rows = self._padded(block, position)
+        rows = self._padded(block, position, self.padded(len(block)))
         if not 0 <= keep <= min(self._rows, self.widest - len(rows)):
             raise UsageError(f"{keep} rows of taps to keep", why=f"{self._rows} are there, and {self.widest} fit with the {len(rows)} of this call")
         choices = self._verify_impl(rows, position, keep)
@@ -58,7 +60,17 @@ class TargetEngine(ABC):
 
     def room(self, keep: int, rows: int) -> bool:
         """Whether a call of `rows` can keep the taps of `keep` rows before it."""
-        return keep + max(rows, self.exact_width) <= self.widest
+        return keep + self.padded(rows) <= self.widest
+
+    def padded(self, rows: int) -> int:
+        """Rows that a verify of `rows` really has."""
+        rows = max(rows, self.exact_width)
+        return rows + -rows % self.multiple
+
+    def fitting(self, position: int) -> int:
+        """Most rows of a block at `position`, none of them left over."""
+        most = min(self.context - position, self.widest)
+        return most - most % self.multiple
 
     @property
     def taps(self) -> Taps:
@@ -79,12 +91,12 @@ class TargetEngine(ABC):
     @abstractmethod
     def _taps_impl(self) -> Any: ...
 
-    def _padded(self, tokens: Sequence[int], position: int) -> Sequence[int]:
-        """`tokens`, made up to `exact_width` rows. The added rows are past every real one, so no real row sees them."""
+    def _padded(self, tokens: Sequence[int], position: int, rows: int) -> Sequence[int]:
+        """`tokens`, made up to at least `rows` rows. The added ones are past every real one, so no real row sees them."""
         if not 1 <= len(tokens) <= self.widest:
             raise UsageError(f"{len(tokens)} rows in one call of the target", why=f"it takes 1 to {self.widest}", fix="split the rows over several calls")
-        missing = self.exact_width - len(tokens)
-        _check_fits(position, max(len(tokens), self.exact_width), self.context)
+        missing = rows - len(tokens)
+        _check_fits(position, max(len(tokens), rows), self.context)
         return [*tokens, *[tokens[-1]] * missing] if missing > 0 else tokens
 
 

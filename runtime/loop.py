@@ -1,6 +1,6 @@
 """The greedy draft–verify loop: token ids in, token ids out. Knows nothing of text, files or back-ends.
 
-With `drafter=None` the same verify calls run one token at a time: the baseline, and the reference that drafting must equal token for token.
+With no drafter and no look-up the same verify calls run one token at a time: the baseline, and the reference that all else must equal token for token.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
-from .acceptance import accept_greedy
-from .controller import PLAIN, Controller
+from .controller import Controller
+from .cycles import Cycles
 from .engines import CycleEngine, DrafterEngine, TargetEngine
 from .errors import LengthError, UsageError
+from .lookup import Lookup
 from .statistics import Finish, Recorder
 
 
@@ -54,18 +55,6 @@ def plan_limits(prompt: int, target: TargetEngine, max_new_tokens: int | None, e
     return Limits(room, "length", frozenset(eos_ids))
 
 
-def chunk_rows(rows: int, widest: int, narrowest: int) -> list[int]:
-    """Sizes of the calls that take in a prompt of `rows`, in order.
-
-    None is narrower than `narrowest` unless the whole prompt is: a last chunk that would be takes rows from the one before.
-    """
-    sizes = [widest] * (rows // widest) + ([rows % widest] if rows % widest else [])
-    missing = narrowest - sizes[-1]
-    if len(sizes) > 1 and missing > 0:
-        sizes[-2:] = [sizes[-2] - missing, narrowest]
-    return sizes
-
-
 def run(
     target: TargetEngine,
     drafter: DrafterEngine | None,
@@ -74,18 +63,20 @@ def run(
     controller: Controller,
     record: Recorder,
     cycle: CycleEngine | None = None,
+    lookup: Lookup | None = None,
 ) -> Generator[int, None, None]:
-    """Token ids of the answer, as they are known; `controller` chooses how wide each cycle is, and `cycle` does those of its widths, if given.
+    """Token ids of the answer, as they are known; `controller` chooses each cycle.
 
-    What the answer did is in `record`, which is up to date at every yield.
+    `cycle` does those that draft at one of its widths, if given; `lookup`, a new one, guesses where the drafter does not. What
+    the answer did is in `record`, which is up to date at every yield.
     """
     started = perf_counter()
-    cycles = _Cycles(target, drafter, controller, record, cycle)
+    cycles = Cycles(target, drafter, controller, record, cycle, lookup)
     fresh: list[int] = [cycles.prefill(prompt)]
     record.prefill_seconds = perf_counter() - started
     while True:
         for token in fresh:
-            record.tokens += 1
+            record.token()
             record.finish = limits.finish(token, record.tokens)
             yield token
             if record.finish:
@@ -93,81 +84,3 @@ def run(
         started = perf_counter()
         fresh = cycles.next(fresh[-1])
         record.decode_seconds += perf_counter() - started
-
-
-class _Cycles:
-    """The cycles of one answer: where it is, and how many committed rows the drafter has not seen yet."""
-
-    def __init__(self, target: TargetEngine, drafter: DrafterEngine | None, controller: Controller, record: Recorder, cycle: CycleEngine | None = None) -> None:
-        self.target, self.drafter, self.controller, self.record, self.cycle = target, drafter, controller, record, cycle
-        self.position = 0
-        self.unseen = 0
-
-    def prefill(self, prompt: Sequence[int]) -> int:
-        """The prompt into both caches; the first token of the answer."""
-        target, drafter, record = self.target, self.drafter, self.record
-        record.prompt_tokens = len(prompt)
-        widest = target.widest if drafter is None else min(target.widest, drafter.widest)
-        choice = 0
-        for rows in chunk_rows(len(prompt), widest, target.exact_width):
-            now = perf_counter()
-            choice = target.prefill(prompt[self.position : self.position + rows], self.position)
-            self.position += rows
-            now = record.spent("prefill", now)
-            if drafter is not None:
-                drafter.inject(target.taps, rows, self.position - rows)
-                record.spent("inject", now)
-        return choice
-
-    def next(self, anchor: int) -> list[int]:
-        """Tokens that follow `anchor`, at least one; as many cache rows as tokens are committed."""
-        began = perf_counter()
-        room = self.target.context - self.position
-        width = PLAIN if self.drafter is None else self.controller.width(min(self.drafter.block, room))
-        if self.drafter is not None and self.cycle is not None and width in self.cycle.widths:
-            return self._on_device(self.drafter, self.cycle, anchor, width, began)
-        proposals = self._draft(anchor, width, began)
-        now = perf_counter()
-        choices = self.target.verify([anchor, *proposals], self.position, self.unseen)
-        now = self.record.spent("verify" if proposals else "decode", now)
-        outcome = accept_greedy(proposals, choices)
-        self.record.cycle(len(proposals), outcome.accepted)
-        self.position += outcome.accepted + 1
-        if self.drafter is not None:
-            self.unseen += outcome.accepted + 1
-            self.controller.observe(width, outcome.accepted, now - began)
-        return [*proposals[: outcome.accepted], outcome.bonus]
-
-    def _on_device(self, drafter: DrafterEngine, cycle: CycleEngine, anchor: int, width: int, began: float) -> list[int]:
-        """A cycle by the device alone, which injects what it commits."""
-        now = began
-        if self.unseen:
-            drafter.inject(self.target.taps, self.unseen, self.position - self.unseen)
-            self.unseen = 0
-            now = self.record.spent("inject", now)
-        done = cycle.run(anchor, self.position, width)
-        now = self.record.spent("verify", now)
-        accepted = len(done.tokens) - 1
-        self.record.cycle(done.width - 1, accepted)
-        self.position += accepted + 1
-        self.controller.observe(done.width, accepted, now - began)
-        return list(done.tokens)
-
-    def _draft(self, anchor: int, width: int, now: float) -> Sequence[int]:
-        """`width - 1` proposals; none for a plain cycle.
-
-        Committed rows are shown to the drafter when it is about to draft, or when no more of their taps can be kept: plain cycles cost it next
-        to nothing, and an answer's last block nothing at all.
-        """
-        drafter = self.drafter
-        if drafter is None:
-            return ()
-        if self.unseen and (width > PLAIN or not self.target.room(self.unseen, width)):
-            drafter.inject(self.target.taps, self.unseen, self.position - self.unseen)
-            self.unseen = 0
-            now = self.record.spent("inject", now)
-        if width == PLAIN:
-            return ()
-        proposals = drafter.draft(anchor, self.position, width)
-        self.record.spent("draft", now)
-        return proposals

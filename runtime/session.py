@@ -12,6 +12,7 @@ from .bundle.manifest import Manifest
 from .controller import AdaptiveWidth, Controller, FixedWidth
 from .engines import Engines
 from .errors import UsageError
+from .lookup import Lookup
 from .loop import Limits, plan_limits, run
 from .statistics import Recorder, Statistics
 from .stops import StopFilter
@@ -33,7 +34,9 @@ class Session:
         self._engines: Engines | None = engines
         self._text = text
         self._record: Recorder | None = None
-        self._adaptive = AdaptiveWidth(manifest.pairing.block, engines.widths)
+        block, narrowest = manifest.pairing.block, engines.target.exact_width
+        self._adaptive = AdaptiveWidth(block, engines.widths, narrowest=narrowest)
+        self._undrafted = AdaptiveWidth(block, engines.widths, narrowest=narrowest, drafter=False)
         self._busy = Lock()
 
     def generate(
@@ -46,24 +49,34 @@ class Session:
         raw: bool = False,
         draft: bool = True,
         block: int | None = None,
+        lookup: bool | None = None,
     ) -> Generator[str, None, None]:
         """The answer to `prompt`, in pieces of whole characters as they become certain.
 
         `prompt` is text (one user message, unless `raw`), messages, or token ids. The answer ends at end of sequence, before the first of `stop`, after
         `max_new_tokens`, or where the bundle's context is full; `statistics.finish` says which. `on_token` gets every id as it is known. `draft=False`
         is plain decoding, with the same result. How wide a block is, and whether drafting pays at all, is decided as the answer goes, from what cycles
-        cost on this machine and how often proposals stand; `block` fixes the width instead, at most what the drafter was built for.
+        cost on this machine and how often proposals stand; `block` fixes the width instead, at most what the drafter was built for. Where the text
+        repeats itself, what came next the last time is verified in place of the drafter's proposals when that promises more; `lookup=False` leaves
+        that out, and `lookup=True` does it with `draft=False` too.
         Raises `UsageError` and `LengthError` at once, before the first piece is asked for.
         """
         filtered = StopFilter(list(stop) if isinstance(stop, Iterable) and not isinstance(stop, str | bytes) else [stop])
-        tokens, record = self._request(prompt, max_new_tokens, raw, draft, block)
+        tokens, record = self._request(prompt, max_new_tokens, raw, draft, block, lookup)
         return self._pieces(tokens, record, filtered, on_token)
 
     def tokens(
-        self, prompt: Prompt, *, max_new_tokens: int | None = None, raw: bool = False, draft: bool = True, block: int | None = None
+        self,
+        prompt: Prompt,
+        *,
+        max_new_tokens: int | None = None,
+        raw: bool = False,
+        draft: bool = True,
+        block: int | None = None,
+        lookup: bool | None = None,
     ) -> Generator[int, None, None]:
         """As `generate`, in token ids; an end-of-sequence token is the last of them."""
-        return self._request(prompt, max_new_tokens, raw, draft, block)[0]
+        return self._request(prompt, max_new_tokens, raw, draft, block, lookup)[0]
 
     @property
     def statistics(self) -> Statistics:
@@ -89,18 +102,26 @@ class Session:
     def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def _request(self, prompt: Prompt, max_new_tokens: int | None, raw: bool, draft: bool, block: int | None) -> tuple[Generator[int, None, None], Recorder]:
+    def _request(
+        self, prompt: Prompt, max_new_tokens: int | None, raw: bool, draft: bool, block: int | None, lookup: bool | None
+    ) -> tuple[Generator[int, None, None], Recorder]:
         """The running answer in ids, everything that can be wrong with the request checked."""
         widest = self.manifest.pairing.block
         if block is not None and (not isinstance(block, int) or not 2 <= block <= widest):
             raise UsageError(f"block={block!r}", why=f"the drafter was built for blocks of 2 to {widest} rows", fix="choose one of those, or leave it out")
+        if block is not None and lookup:
+            raise UsageError("lookup=True with a fixed block", why="the drafter fills every block then", fix="leave out one of the two")
         ids = self._text.encode(prompt, raw=raw)
         limits = plan_limits(len(ids), self._open().target, max_new_tokens, self.manifest.text.eos_ids)
         record = Recorder(widest)
-        controller = self._adaptive if block is None else FixedWidth(block)
-        return self._ids(ids, limits, draft, controller, record), record
+        controller: Controller = FixedWidth(block) if block is not None else self._adaptive if draft else self._undrafted
+        # Between cycles that a device does alone a look-up would make it wait: nobody has measured yet whether that pays.
+        looks_up = draft and block is None and self._open().cycle is None if lookup is None else lookup
+        return self._ids(ids, limits, draft, controller, record, Lookup(widest - 1) if looks_up else None), record
 
-    def _ids(self, prompt: list[int], limits: Limits, draft: bool, controller: Controller, record: Recorder) -> Generator[int, None, None]:
+    def _ids(
+        self, prompt: list[int], limits: Limits, draft: bool, controller: Controller, record: Recorder, lookup: Lookup | None
+    ) -> Generator[int, None, None]:
         if not self._busy.acquire(blocking=False):
             raise UsageError(
                 "this session is already generating",
@@ -110,7 +131,7 @@ class Session:
         try:
             engines = self._open()
             self._record = record
-            yield from run(engines.target, engines.drafter if draft else None, prompt, limits, controller, record, engines.cycle)
+            yield from run(engines.target, engines.drafter if draft else None, prompt, limits, controller, record, engines.cycle, lookup)
         finally:
             self._busy.release()
 

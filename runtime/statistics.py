@@ -19,9 +19,9 @@ class Statistics:
     tokens: int
     """handed out, the end-of-sequence token included"""
     cycles: int
-    """calls that verified a block, or decoded one token where nothing was drafted"""
+    """calls that verified a block, drafted or looked up, or decoded plainly"""
     offered_at: tuple[int, ...]
-    """cycles that drafted a proposal at slot i of the block, i = 0 right after the anchor"""
+    """cycles that drafted a proposal at slot i of the block, i = 0 right after the anchor; what was looked up does not count here"""
     accepted_at: tuple[int, ...]
     """cycles in which the proposal at slot i was accepted"""
     prefill_seconds: float
@@ -31,20 +31,31 @@ class Statistics:
     """inside engine calls, by role; `inject` includes the prompt's"""
     finish: Finish | None
     """None while the request runs, or where its caller left early"""
+    undrafted_tokens: int = 0
+    """handed out by cycles that did not draft"""
+    looked_up: int = 0
+    """guesses that were looked up in the text and verified"""
+    looked_up_accepted: int = 0
+    """those that stood"""
 
     @property
     def drafted(self) -> int:
-        """Cycles that drafted; the others decoded one token plainly."""
+        """Cycles that drafted; the others verified what was looked up, or decoded one token plainly."""
         return self.offered_at[0] if self.offered_at else 0
 
     @property
     def tau(self) -> float:
         """Tokens per drafted cycle: accepted proposals and the bonus, cut where the answer ends. 0 where none drafted."""
-        return max(self.tokens - 1 - (self.cycles - self.drafted), 0) / self.drafted if self.drafted else 0.0
+        return max(self.tokens - 1 - self.undrafted_tokens, 0) / self.drafted if self.drafted else 0.0
+
+    @property
+    def undrafted_tau(self) -> float:
+        """The same of cycles that did not draft: 1 where nothing looked up was right, 0 where every cycle drafted."""
+        return self.undrafted_tokens / (self.cycles - self.drafted) if self.cycles > self.drafted else 0.0
 
     @property
     def accepted(self) -> int:
-        """Proposals accepted, over all cycles."""
+        """Proposals of the drafter accepted, over all cycles."""
         return sum(self.accepted_at)
 
     @property
@@ -63,6 +74,8 @@ class Recorder:
 
     def __init__(self, block: int) -> None:
         self.prompt_tokens = self.tokens = self.cycles = 0
+        self._drafted = True
+        self._undrafted_tokens = self._looked_up = self._looked_up_accepted = 0
         self.prefill_seconds = self.decode_seconds = 0.0
         self.finish: Finish | None = None
         self._offered, self._accepted = [0] * block, [0] * block
@@ -74,10 +87,21 @@ class Recorder:
         self._seconds[role] = self._seconds.get(role, 0.0) + now - since
         return now
 
-    def cycle(self, offered: int, accepted: int) -> None:
-        """One block of `offered` proposals was verified and its first `accepted` stood."""
-        # By how many were offered and accepted, so that a cycle costs two increments; `snapshot` sums them up.
+    def token(self) -> None:
+        """A token was handed out, of the cycle counted last; the first is prefill's."""
+        self.tokens += 1
+        if not self._drafted:
+            self._undrafted_tokens += 1
+
+    def cycle(self, drafted: bool, offered: int, accepted: int) -> None:
+        """One block of `offered` guesses was verified and its first `accepted` stood."""
         self.cycles += 1
+        self._drafted = drafted
+        if not drafted:
+            self._looked_up += offered
+            self._looked_up_accepted += accepted
+            return
+        # By how many were offered and accepted, so that a cycle costs two increments; `snapshot` sums them up.
         self._offered[offered] += 1
         self._accepted[accepted] += 1
 
@@ -93,6 +117,9 @@ class Recorder:
             decode_seconds=self.decode_seconds,
             seconds=dict(self._seconds),
             finish=self.finish,
+            undrafted_tokens=self._undrafted_tokens,
+            looked_up=self._looked_up,
+            looked_up_accepted=self._looked_up_accepted,
         )
 
 

@@ -75,7 +75,7 @@ def leading(tokens: Sequence[int], expected: Sequence[int]) -> float:
 
 def _row(engine: str, turns: Sequence[Turn], questions: Sequence[Question], speeds: list[float], fastest: list[float], drafts: bool) -> Row:
     shares = [leading(turn.answer.tokens, questions[turn.question].expected) for turn in turns]
-    cycles, drafted = (sum(turn.answer.own.get(name, 0) for turn in turns) for name in ("cycles", "drafted"))
+    cycles, drafted, undrafted = (sum(turn.answer.own.get(name, 0) for turn in turns) for name in ("cycles", "drafted", "undrafted_tokens"))
     return Row(
         engine=engine,
         tokens_per_second=quartiles(speeds),
@@ -84,7 +84,7 @@ def _row(engine: str, turns: Sequence[Turn], questions: Sequence[Question], spee
         ttft_ms=quartiles(1000 * turn.answer.first_seconds for turn in turns),
         equal_answers=len({turn.question for turn in turns} - {turn.question for turn, share in zip(turns, shares, strict=True) if share < 1}),
         equal_leading=sum(shares) / len(shares),
-        tau=(_decoded(turns) - (cycles - drafted)) / drafted if drafts and drafted else None,
+        tau=(_decoded(turns) - undrafted) / drafted if drafts and drafted else None,
         drafted=drafted / cycles if drafts and cycles else None,
     )
 

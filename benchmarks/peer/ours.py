@@ -1,4 +1,4 @@
-"""Our own sides: a bundle decoded plainly, and with its drafter."""
+"""Our own sides: a bundle decoded plainly, and as its session sees fit, drafting and looking up."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Ours:
         for token in self._session.tokens(prompt, max_new_tokens=new_tokens, draft=self._draft):
             on_token(token)
         statistics = self._session.statistics
-        return {"cycles": statistics.cycles, "drafted": statistics.drafted}
+        return {"cycles": statistics.cycles, "drafted": statistics.drafted, "undrafted_tokens": statistics.undrafted_tokens}
 
 
 PEER = Ours

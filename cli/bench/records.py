@@ -66,6 +66,8 @@ class SuiteRecord(_Record, frozen=True, kw_only=True):
     """share of cycles in which the proposal at each position of the block was accepted"""
     drafted: float
     """share of cycles in which the session chose to draft"""
+    looked_up: float
+    """share of decoded tokens that were looked up in the text, where the session chose"""
     tokens_per_second: float
     baseline_tokens_per_second: float
     speedup: float

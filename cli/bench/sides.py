@@ -36,6 +36,8 @@ class SessionSide:
     draft: bool = True
     block: int | None = None
     """rows of every block; None leaves the width to the session"""
+    lookup: bool | None = None
+    """look-ups; None leaves them to the session"""
 
     def run(self, prompt: Prompt, max_new_tokens: int) -> Run:
         session, tokens = self.session, list[int]()
@@ -47,7 +49,8 @@ class SessionSide:
             tokens.append(token)
 
         asked = perf_counter()
-        text = "".join(session.generate(prompt, max_new_tokens=max_new_tokens, draft=self.draft, block=self.block, on_token=on_token))
+        pieces = session.generate(prompt, max_new_tokens=max_new_tokens, draft=self.draft, block=self.block, lookup=self.lookup, on_token=on_token)
+        text = "".join(pieces)
         latency = perf_counter() - asked
         began, begun = first[0]
         return Run(tuple(tokens), text, began - asked, latency, begun, session.statistics)

@@ -18,6 +18,7 @@ def suite_record(name: str, results: Sequence[Answers], kv_bytes_per_token: int,
     total = sum((answers.tally for answers in results), start=Tally())
     chosen = [answers.typical(DFLASH).statistics for answers in results]
     first = [answers.runs[DFLASH] for answers in results]
+    looked_up = ratio(sum(run.looked_up_accepted for run in chosen), sum(run.tokens - 1 for run in chosen))
     longest = max(run.statistics.prompt_tokens + len(run.tokens) for runs in first for run in runs)
     differing = [number for number, answers in enumerate(results) if not answers.identical]
     return SuiteRecord(
@@ -29,6 +30,7 @@ def suite_record(name: str, results: Sequence[Answers], kv_bytes_per_token: int,
         tau=total.tau,
         acceptance=acceptance([answers.runs[BLOCKS][0] for answers in results]),
         drafted=ratio(sum(run.drafted for run in chosen), sum(run.cycles for run in chosen)),
+        looked_up=looked_up,
         tokens_per_second=total.tokens_per_second,
         baseline_tokens_per_second=total.baseline_tokens_per_second,
         speedup=total.speedup,

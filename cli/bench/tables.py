@@ -41,12 +41,12 @@ def suite_table(suites: Sequence[SuiteRecord]) -> Table:
 
 
 def acceptance_table(suites: Sequence[SuiteRecord]) -> Table:
-    """Acceptance by position, and how often the session chose to draft."""
+    """Acceptance by position, how often the session chose to draft, and how many of its tokens it looked up instead."""
     most = max((len(suite.acceptance) for suite in suites), default=0)
-    table = _table("accepted at", [*(str(position) for position in range(1, most + 1)), "cycles drafted"])
+    table = _table("accepted at", [*(str(position) for position in range(1, most + 1)), "cycles drafted", "tokens looked up"])
     for suite in suites:
         shares = [f"{share:.0%}" for share in suite.acceptance]
-        table.add_row(suite.name, *shares, *[""] * (most - len(shares)), f"{suite.drafted:.0%}")
+        table.add_row(suite.name, *shares, *[""] * (most - len(shares)), f"{suite.drafted:.0%}", f"{suite.looked_up:.0%}")
     return table
 
 

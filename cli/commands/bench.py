@@ -24,7 +24,12 @@ def command(
         ),
     ] = None,
     baseline: Annotated[
-        str, typer.Option("--baseline", metavar="NAME", help="What to compare with; `decode` is plain decoding on the same bundle.")
+        str,
+        typer.Option(
+            "--baseline",
+            metavar="NAME",
+            help="What to compare with, on the same bundle: `decode`, plain decoding, or `lookup`, with guesses from the text alone.",
+        ),
     ] = "decode",
     context: Annotated[str | None, typer.Option("--context", metavar="N,N,…", help="Measure speed at these prompt lengths as well.")] = None,
     prompts: Annotated[int, typer.Option("--prompts", min=1, help="Most prompts of each suite.")] = 8,

@@ -23,6 +23,9 @@ def command(
     prompt: Annotated[str, typer.Option("--prompt", help="What to say to the model; `-` reads it from standard input.")],
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Most tokens to generate.")] = 512,
     draft: Annotated[bool, typer.Option("--draft/--no-draft", help="Use the drafter. The text is the same either way.")] = True,
+    lookup: Annotated[
+        bool | None, typer.Option("--lookup/--no-lookup", help="Guess from the text itself where it repeats; by default, with the drafter only.")
+    ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Continue the prompt as it stands, without the chat template.")] = False,
     system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="A system message before the prompt.")] = None,
     stop: Annotated[list[str] | None, typer.Option("--stop", metavar="TEXT", help="End before this text; may be given again.")] = None,
@@ -41,7 +44,7 @@ def command(
         for note in session.notes:
             console.note(f"note: {note}")
         answer = []
-        for piece in session.generate(messages, max_new_tokens=max_new_tokens, stop=stop or (), raw=raw, draft=draft):
+        for piece in session.generate(messages, max_new_tokens=max_new_tokens, stop=stop or (), raw=raw, draft=draft, lookup=lookup):
             answer.append(piece)
             console.stream(piece)
         statistics, verdict = session.statistics, session.verdict
@@ -65,6 +68,8 @@ def summary(statistics: Statistics, *, draft: bool) -> str:
     """One line about a request."""
     speed = f"{statistics.tokens_per_second:.1f} tokens/s after {statistics.prefill_seconds * 1000:.0f} ms of prefill"
     how = f"τ {statistics.tau:.2f} tokens per drafted cycle, {statistics.drafted} of {statistics.cycles} cycles drafted" if draft else "plain decoding"
+    if statistics.looked_up:
+        how += f", {statistics.looked_up_accepted} of {statistics.looked_up} looked-up tokens right"
     return f"[{statistics.tokens} tokens, {speed}, {how}, ended by {statistics.finish}]"
 
 
@@ -76,6 +81,9 @@ def as_dict(statistics: Statistics) -> dict[str, Any]:
         "cycles": statistics.cycles,
         "drafted_cycles": statistics.drafted,
         "tau": statistics.tau,
+        "undrafted_tau": statistics.undrafted_tau,
+        "looked_up": statistics.looked_up,
+        "looked_up_accepted": statistics.looked_up_accepted,
         "acceptance_by_position": [taken / offered for taken, offered in zip(statistics.accepted_at, statistics.offered_at, strict=True) if offered],
         "prefill_seconds": statistics.prefill_seconds,
         "decode_seconds": statistics.decode_seconds,

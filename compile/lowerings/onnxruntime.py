@@ -11,6 +11,7 @@ from ..passes.edit import tidy
 from ..passes.linear import linear
 from ..passes.ort_attention import group_query_attention
 from ..passes.ort_norms import simplified_norms, skip_norms
+from ..passes.ort_packed import packed_projections
 from ..passes.ort_weights import weighted_embeddings, weighted_linears
 from ..passes.positions import Positions
 from ..precision import Precision
@@ -25,6 +26,7 @@ def lower(graph: Graph, precision: Precision) -> Lowered:
     linear(model)
     group_query_attention(model, positions)
     tidy(model)
+    packed_projections(semantic)
     skip_norms(model)
     simplified_norms(model)
     weighted_linears(model, payloads, precision)

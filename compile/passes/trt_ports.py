@@ -101,7 +101,9 @@ def _pick_all(model: ir.Model) -> None:
     index, model.graph.inputs[:] = pick, [port for port in model.graph.inputs if port is not pick]
     while (node := next(iter(index.uses())).node).op_type != "Gather":
         (index,) = node.outputs
-    supersede(node.outputs, [node.inputs[0]])  # what made the index is dead now, and goes when the graph is tidied
+    whole = node.inputs[0]
+    assert whole is not None
+    supersede(node.outputs, [whole])  # what made the index is dead now, and goes when the graph is tidied
 
 
 def _replace_input(model: ir.Model, name: str, value: Value, added: list[ir.Value]) -> None:

@@ -105,6 +105,11 @@ class Graph:
         # A binding knows addresses only: the buffers must outlive a run, also where another thread closes the engine meanwhile.
         self._bindings[key] = binding, [buffer for buffer, _ in (*inputs.values(), *outputs.values(), *shared.values())]
 
+    def move(self, key: tuple[int, ...], name: str, view: View) -> None:
+        """Let output `name` under `key` go to another place of the buffer it was bound to."""
+        place, shape = view
+        self._bindings[key][0].bind_output(name, place.device, 0, place.dtype, shape, place.address)
+
     def run(self, key: tuple[int, ...]) -> None:
         """Run the graph on the memory bound under `key`."""
         self._session.run_with_iobinding(self._bindings[key][0])

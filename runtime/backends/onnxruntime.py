@@ -73,7 +73,9 @@ class _Target(TargetEngine):
     def __init__(self, maker: _Maker) -> None:
         manifest = maker.manifest
         block, narrowest = manifest.pairing.block, manifest.requires.exact_width
-        super().__init__(context=manifest.context, vocab=manifest.target.vocab, widest=max(min(_CHUNK, manifest.context), block), exact_width=narrowest)
+        widest = max(min(_CHUNK, manifest.context), block)
+        # Products of four bits take rows two by two: the last of an odd number rounds as a single row does.
+        super().__init__(context=manifest.context, vocab=manifest.target.vocab, widest=widest + widest % 2, exact_width=narrowest, multiple=narrowest)
         self._graph: Graph | None = maker.graph(manifest.target, "target")
         ports = self._graph.ports
         self._width = _size(ports["taps"].shape[2])
@@ -86,6 +88,8 @@ class _Target(TargetEngine):
         self._every.write(range(self.widest))
         self._logits = maker.buffer((self.widest, self.vocab), ports["logits"].dtype)
         self._taps = maker.buffer((self.widest, self._width), ports["taps"].dtype)
+        self._kept: dict[tuple[int, ...], int] = {}
+        """rows of taps before those of a call, as it is bound"""
 
     def close(self) -> None:
         self._graph = None
@@ -104,14 +108,17 @@ class _Target(TargetEngine):
     def _run(self, tokens: Sequence[int], position: int, pick: Buffer, picked: int, keep: int) -> list[int]:
         graph = _opened(self._graph)
         rows = len(tokens)
-        key = (rows, picked, pick is self._every, keep)
+        key, taps = (rows, picked, pick is self._every), (self._taps.behind(keep * self._width), (1, rows, self._width))
         if not graph.prepared(key):
             graph.bind(
                 key,
                 {"tokens": (self._tokens, (1, rows)), "position": (self._position, (1,)), "pick": (pick, (picked,))},
-                {"logits": (self._logits, (1, picked, self.vocab)), "taps": (self._taps.behind(keep * self._width), (1, rows, self._width))},
+                {"logits": (self._logits, (1, picked, self.vocab)), "taps": taps},
                 self._caches,
             )
+        elif self._kept[key] != keep:  # all else stays where it was: to bind every port of every layer takes a hundred times as long
+            graph.move(key, "taps", taps)
+        self._kept[key] = keep
         self._tokens.write(tokens)
         self._position.write((position,))
         graph.run(key)

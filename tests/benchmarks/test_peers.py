@@ -36,8 +36,8 @@ SAME, OTHER = [(5, 6, 7, 8), (9, 9, 9)], [(5, 6, 0, 8), (9, 9, 9)]
 TURNS = [
     turn(engine, question, count, answers[question], seconds[count][question], **own)
     for engine, answers, seconds, own in (
-        ("b plain", SAME, [(3, 1), (3, 1), (6, 4)], {"cycles": 2, "drafted": 0}),
-        ("b DFlash", SAME, [(1, 1), (1.5, 1), (2, 2)], {"cycles": 2, "drafted": 1}),
+        ("b plain", SAME, [(3, 1), (3, 1), (6, 4)], {"cycles": 2, "drafted": 0, "undrafted_tokens": 2}),
+        ("b DFlash", SAME, [(1, 1), (1.5, 1), (2, 2)], {"cycles": 2, "drafted": 1, "undrafted_tokens": 1}),
         ("peer", OTHER, [(1.5, 2), (1, 2), (3, 1)], {}),
     )
     for count in range(3)
@@ -60,7 +60,7 @@ def test_figures_by_hand():
     assert plain.cpu_ms_per_token.median == 2000
     assert plain.ttft_ms.median == 250
     assert (plain.equal_answers, plain.equal_leading, peer.equal_answers, peer.equal_leading) == (1, 1, 0, 0.5)
-    # Of two cycles one drafted: three decoded tokens, one of a plain cycle.
+    # Of two cycles one drafted: three decoded tokens, one of the cycle that did not.
     assert (dflash.tau, dflash.drafted) == (2, 0.5)
     assert (plain.tau, plain.drafted, peer.tau, peer.drafted) == (None, None, None, None)
     assert chat.fastest_plain == "b plain"

@@ -152,8 +152,18 @@ def test_a_damaged_bundle_is_found_before_anything_runs(cli, prompts, tmp_path):
     assert cli("bench", str(tmp_path / "nothing"), "--suite", prompts).code == 2
 
 
+def test_look_ups_are_a_baseline_too(cli, bundle, prompts):
+    result = cli("bench", str(bundle), "--suite", prompts, "--baseline", "lookup", *FEW, "--json")
+    assert result.code == 0
+    document = result.document
+    assert document["lossless"]
+    assert "look-ups, without the drafter" in document["settings"]["baseline_summary"]
+    assert document["suites"][0]["sides"]["baseline"]["role_ms_per_token"].keys() <= {"decode", "verify", "host"}
+    assert 0 <= document["suites"][0]["looked_up"] < 1
+
+
 def test_every_baseline_file_keeps_the_contract():
-    assert "decode" in baseline_names()
+    assert {"decode", "lookup"} <= set(baseline_names())
     for name in baseline_names():
         assert find_baseline(name).SUMMARY
         assert callable(find_baseline(name).open_baseline)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -104,6 +105,13 @@ def test_roles_are_of_decoding_and_the_prompt_stands_apart():
     assert record.sides[DFLASH].host_ms_per_cycle == 62.5
     assert {role: it.median for role, it in record.sides[DFLASH].prompt_ms.items()} == {"prefill": 3000, "inject": 500}
     assert record.sides[BASELINE].role_ms_per_token == {"decode": 250, "host": 250}
+
+
+def test_tokens_that_were_looked_up_are_of_the_session_that_chooses():
+    looked, other = made_up(1.0), made_up(1.0)
+    looked = replace(looked, statistics=replace(looked.statistics, looked_up=3, looked_up_accepted=1))
+    record = suite_record("looked up", [Answers({BLOCKS: (other,), DFLASH: (looked,), BASELINE: (other,)})], 1, NO_MEMORY)
+    assert record.looked_up == 1 / 4
 
 
 def test_the_typical_run_is_the_one_in_the_middle():

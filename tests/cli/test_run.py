@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -65,6 +66,14 @@ def test_text_streams_to_standard_output_and_figures_to_standard_error(cli, reco
     assert record["closed"]
 
 
+def test_what_was_looked_up_is_told_apart(cli, record, monkeypatch):
+    monkeypatch.setattr(FakeSession, "statistics", replace(STATISTICS, cycles=6, undrafted_tokens=3, looked_up=4, looked_up_accepted=1))
+    result = cli("run", "some/bundle", "--prompt", "Hi", "--json")
+    assert "τ 1.25 tokens per drafted cycle, 4 of 6 cycles drafted, 1 of 4 looked-up tokens right, ended by eos" in result.err
+    figures = result.document["statistics"]
+    assert (figures["tau"], figures["undrafted_tau"], figures["looked_up"], figures["looked_up_accepted"]) == (1.25, 1.5, 4, 1)
+
+
 def test_quiet_leaves_only_the_text(cli, record):
     result = cli("run", "some/bundle", "--prompt", "Hi", "-q")
     assert (result.out, result.err) == ("Hello\n", "")
@@ -82,8 +91,10 @@ def test_json_is_one_document_with_text_and_statistics(cli, record):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], {"prompt": "Hi", "draft": True, "raw": False, "stop": (), "max_new_tokens": 512, "provider": "cpu", "threads": None}),
+        ([], {"prompt": "Hi", "draft": True, "lookup": None, "raw": False, "stop": (), "max_new_tokens": 512, "provider": "cpu", "threads": None}),
         (["--no-draft", "--raw", "--max-new-tokens", "3"], {"draft": False, "raw": True, "max_new_tokens": 3}),
+        (["--no-draft", "--lookup"], {"draft": False, "lookup": True}),
+        (["--no-lookup"], {"draft": True, "lookup": False}),
         (["--stop", "a", "--stop", "b"], {"stop": ["a", "b"]}),
         (["--system", "Be brief."], {"prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]}),
         (["--provider", "cuda", "--threads", "2"], {"provider": "cuda", "threads": 2}),

@@ -14,7 +14,7 @@ import torch
 from dflash_compile.compile import bind as binding
 from dflash_compile.compile.bind import ALIGNMENT, bind, size_of
 from dflash_compile.compile.encoding import Encoding, Floats
-from dflash_compile.compile.lowered import Lowered, Payload
+from dflash_compile.compile.lowered import Lowered, Payload, Stack
 from dflash_compile.compile.quantize import Blocks
 from dflash_compile.export.graph import WeightRef
 from dflash_compile.export.signature import Signature
@@ -85,6 +85,36 @@ def test_a_tensor_passes_in_chunks_and_is_read_once(tmp_path: Path, monkeypatch:
     found = read(bind(lowered(("a", Blocks(4, 32))), {"target": source}, tmp_path, "g.onnx"))
     assert source.reads == [("a", 10), ("a", 10), ("a", 10), ("a", 7)]
     np.testing.assert_array_equal(found["a.int4"], Blocks(4, 32).encode(WEIGHTS["a"])[0])
+
+
+STACK = Stack("target", "a+c", pieces=(("a", 37), ("c", 20)))
+
+
+def stacked(encoding: Encoding) -> Lowered:
+    """One initializer for each part of `a` above `c`."""
+    form = lowered()
+    for index, part in enumerate(encoding.parts((57, 64))):
+        form.model.graph.initializers.add(ir.Value(name=f"s{part.suffix}", shape=ir.Shape(part.shape), type=ir.TensorType(part.dtype)))
+        form.payloads[f"s{part.suffix}"] = Payload(STACK, encoding, (57, 64), index)
+    return form
+
+
+@pytest.mark.parametrize("encoding", [Floats(), Blocks(8, 64), Blocks(4, 32)])
+def test_a_stack_is_its_tensors_one_above_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: Encoding) -> None:
+    monkeypatch.setattr(binding, "CHUNK_BYTES", 15 * 64 * 4)
+    weights = WEIGHTS | {"c": torch.randn(20, 64)}
+    source, steps, form = Counting(weights), list[int](), stacked(encoding)
+    found = read(bind(form, {"target": source}, tmp_path, "g.onnx", steps.append))
+    for part, wanted in zip(encoding.parts((57, 64)), encoding.encode(torch.cat([weights["a"], weights["c"]])), strict=True):
+        np.testing.assert_array_equal(found[f"s{part.suffix}"], wanted)
+    assert source.reads == [("a", 15), ("a", 15), ("a", 7), ("c", 15), ("c", 5)]
+    assert sum(steps) == size_of(form)
+
+
+@pytest.mark.parametrize("weights", [WEIGHTS, WEIGHTS | {"c": torch.randn(21, 64)}])
+def test_a_stack_with_a_wrong_tensor_is_refused(tmp_path: Path, weights: dict[str, torch.Tensor]) -> None:
+    with pytest.raises(BuildError, match="tensor 'c'"):
+        bind(stacked(Floats()), {"target": Counting(weights)}, tmp_path, "g.onnx")
 
 
 def test_progress_adds_up_to_every_byte_written(tmp_path: Path) -> None:

@@ -37,8 +37,8 @@ def tiny_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="session")
 def tiny_bundle(arch: str, tiny_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """That pair at fp16."""
-    options = BuildOptions(backend="tensorrt", precision="fp16", arch=(arch,), context=90)
+    """That pair at fp16, with a verify of two rows as well."""
+    options = BuildOptions(backend="tensorrt", precision="fp16", arch=(arch,), context=90, widths=(2,))
     return build(*map(str, tiny_pair), tmp_path_factory.mktemp("bundles") / "tiny", options)
 
 

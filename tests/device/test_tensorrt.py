@@ -105,8 +105,18 @@ def test_the_cycle_in_one_graph_gives_what_single_steps_give(tiny_bundle: Path) 
     with load(tiny_bundle) as session:
         whole = list(session.tokens(PROMPT, max_new_tokens=60, block=BLOCK))
         steps = list(session.tokens(PROMPT, max_new_tokens=60, block=BLOCK - 1))
+        narrow = list(session.tokens(PROMPT, max_new_tokens=60, block=2))
+        chosen = list(session.tokens(PROMPT, max_new_tokens=60))
         plain = list(session.tokens(PROMPT, max_new_tokens=60, draft=False))
-    assert whole == steps == plain
+    assert whole == steps == narrow == chosen == plain
+
+
+def test_which_widths_round_alike(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    """Reported: nothing promises that they do, and those that do not are left aside."""
+    assert pair.widths[-1] == BLOCK
+    assert sorted([*pair.widths, *pair.unused]) == [2, BLOCK]
+    with capsys.disabled():
+        sys.stdout.write(f"\nwidths of verify that give one another's bits: {pair.widths}; left aside: {pair.unused or 'none'}\n")
 
 
 def test_text_is_the_target_s_own(real_bundle: Path) -> None:

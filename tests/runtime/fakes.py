@@ -26,7 +26,7 @@ def continuation(prompt: Sequence[int], count: int) -> list[int]:
 
 class FakeTarget(TargetEngine):
     def __init__(self, context: int = 64, exact_width: int = 2, widest: int = 16) -> None:
-        super().__init__(context=context, vocab=VOCAB, widest=widest, exact_width=exact_width)
+        super().__init__(context=context, vocab=VOCAB, widest=widest, exact_width=exact_width, multiple=exact_width)
         self.cache = [-1] * context
         self.widths: list[int] = []
         self._last: tuple[int, list[int]] = (0, [])
@@ -46,6 +46,7 @@ class FakeTarget(TargetEngine):
         return self._write(tokens, position)[rows - 1]
 
     def _verify_impl(self, block: Sequence[int], position: int, keep: int) -> Sequence[int]:
+        assert len(block) % self.multiple == 0, "a row left over runs another kernel"
         start, tokens = self._last
         choices = self._write(block, position)
         if keep:

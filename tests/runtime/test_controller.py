@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from dflash_compile.runtime.controller import PLAIN, AdaptiveWidth, FixedWidth
+from dflash_compile.runtime.controller import PLAIN, AdaptiveWidth, FixedWidth, Plan
+from dflash_compile.runtime.estimates import Costs, Shares
 
 BLOCK = 8
 TWO_CORES = {width: 1.0 + 0.13 * (width - 1) + (0.4 if width > 1 else 0.0) for width in range(1, 17)}
@@ -28,13 +29,14 @@ def simulate(controller, cost, shares, tokens, seed=0, jitter=0.0) -> tuple[floa
     noise = random.Random(seed)
     made, time, widths = 0, 0.0, []
     while made < tokens:
-        width = controller.width(len(cost))
+        plan = controller.plan(len(cost), 0)
+        width = plan.width
         now = shares(made) if callable(shares) else shares
         accepted = 0
         while accepted < width - 1 and noise.random() < now[accepted]:
             accepted += 1
         seconds = cost[width] * (1 + jitter * noise.random())
-        controller.observe(width, accepted, seconds)
+        controller.observe(plan, accepted, seconds, seconds - 0.4 if plan.drafted else seconds)
         widths.append(width)
         made, time = made + accepted + 1, time + seconds
     return time, widths
@@ -69,11 +71,12 @@ def test_it_turns_off_and_on_again_with_the_text():
     noise = random.Random(0)
     while made < 1800:
         phase = "easy" if 700 <= made < 1200 else "dull"
-        width = controller.width(BLOCK)
+        plan = controller.plan(BLOCK, 0)
+        width = plan.width
         accepted = 0
         while accepted < width - 1 and noise.random() < shares(made)[accepted]:
             accepted += 1
-        controller.observe(width, accepted, TWO_CORES[width])
+        controller.observe(plan, accepted, TWO_CORES[width], TWO_CORES[width])
         made += accepted + 1
         drafted[phase][0] += width > PLAIN
         drafted[phase][1] += 1
@@ -83,17 +86,17 @@ def test_it_turns_off_and_on_again_with_the_text():
 
 def test_no_room_means_no_block():
     controller = AdaptiveWidth(BLOCK)
-    assert controller.width(1) == controller.width(0) == PLAIN
-    assert 2 <= controller.width(3) <= 3
-    assert [FixedWidth(6).width(most) for most in (0, 1, 2, 6, 9)] == [1, 1, 2, 6, 6]
+    assert controller.plan(1, 0) == controller.plan(0, 9) == Plan(PLAIN, drafted=False)
+    assert 2 <= controller.plan(3, 0).width <= 3
+    assert [FixedWidth(6).plan(most, 9) for most in (0, 1, 2, 6, 9)] == [(1, False), (1, False), (2, True), (6, True), (6, True)]
 
 
 def test_an_interrupted_cycle_does_not_change_its_mind():
     controller = AdaptiveWidth(BLOCK)
     simulate(controller, MANY_CORES, [0.8] * 7, 500)
-    chosen = controller.width(BLOCK)
-    controller.observe(chosen, 3, 60.0)
-    assert controller.width(BLOCK) > PLAIN
+    chosen = controller.plan(BLOCK, 0)
+    controller.observe(chosen, 3, 60.0, 59.0)
+    assert controller.plan(BLOCK, 0).width > PLAIN
 
 
 def test_the_verdict_says_what_it_does():
@@ -105,15 +108,63 @@ def test_the_verdict_says_what_it_does():
     assert controller.verdict().startswith("drafting ")
 
 
+def test_costs_of_widths_that_never_ran_lie_between_those_that_did():
+    costs = Costs()
+    with pytest.raises(ValueError, match="empty"):
+        costs.of(2)
+    for width, seconds in ((2, 1.0), (6, 3.0), (6, 90.0), (6, 3.0)):
+        costs.note(width, seconds)
+    assert [costs.of(width) for width in (1, 2, 4, 6, 9)] == [1.0, 1.0, 2.0, 3.0, 3.0]
+    costs.note(4, 1.5)
+    assert [costs.of(width) for width in (3, 4, 5)] == [1.25, 1.5, 2.25]
+    assert (3 in costs, 4 in costs, len(costs)) == (False, True, 3)
+
+
+def test_a_width_of_few_calls_is_forgotten_and_measured_again():
+    costs = Costs({1: 0.0})
+    for width, seconds in ((6, 90.0), (2, 1.0)):
+        costs.note(width, seconds)
+    assert costs.of(4) == 45.5
+    for _ in range(101):
+        costs.note(2, 1.0)
+    assert (6 in costs, costs.of(6), 1 in costs) == (False, 1.0, True)
+    for _ in range(3):
+        costs.note(6, 3.0)
+    for _ in range(300):
+        costs.note(2, 1.0)
+    assert costs.of(6) == 3.0
+
+
+def test_one_slow_call_does_not_bar_a_width_for_good():
+    controller = AdaptiveWidth(BLOCK)
+    controller.observe(Plan(BLOCK, drafted=True), 3, 60.0, 59.0)
+    assert MANY_CORES[BLOCK] < 2
+    _, widths = simulate(controller, MANY_CORES, [0.9] * 7, 2000)
+    assert sum(widths[-200:]) / 200 > BLOCK - 2
+
+
+def test_shares_are_of_guesses_whose_predecessors_stood():
+    shares = Shares(3, prior=0.5)
+    assert (list(shares.by_slot()), bool(shares)) == ([0.5] * 3, False)
+    assert list(shares.tokens()) == [1.0, 1.5, 1.75, 1.875]
+    for _ in range(400):
+        shares.note(known=2, stood=2)  # the third guess never met the truth
+    assert list(shares.by_slot()) == pytest.approx([1.0, 1.0, 0.5], abs=0.02)
+    assert list(shares.tokens()) == pytest.approx([1, 2, 3, 3.5], abs=0.05)
+    for _ in range(400):
+        shares.note(known=3, stood=0)
+    assert list(shares.by_slot()) == pytest.approx([0.0, 0.5, 0.5], abs=0.03)
+
+
 def test_it_chooses_of_the_widths_there_are():
     controller = AdaptiveWidth(16, (4, 8, 16))
     chosen = set()
     for most in [16] * 40 + [9, 7]:
-        width = controller.width(most)
-        controller.observe(width, min(width - 1, 6), 1 + width / 10)
-        chosen.add(width)
+        plan = controller.plan(most, 0)
+        controller.observe(plan, min(plan.width - 1, 6), 1 + plan.width / 10, 1 + plan.width / 10)
+        chosen.add(plan.width)
     assert chosen <= {PLAIN, 4, 8, 16}
-    assert controller.width(16) == 8, "seven tokens a cycle, and 16 rows cost more"
-    assert controller.width(7) == 4
-    assert controller.width(3) == PLAIN, "no width fits"
+    assert controller.plan(16, 0).width == 8, "seven tokens a cycle, and 16 rows cost more"
+    assert controller.plan(7, 0).width == 4
+    assert controller.plan(3, 0).width == PLAIN, "no width fits"
     assert "drafting 8 rows" in controller.verdict()

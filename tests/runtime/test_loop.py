@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dflash_compile.runtime.acceptance import accept_greedy
-from dflash_compile.runtime.controller import FixedWidth
+from dflash_compile.runtime.controller import FixedWidth, Plan
+from dflash_compile.runtime.cycles import chunk_rows
 from dflash_compile.runtime.errors import LengthError, UsageError
-from dflash_compile.runtime.loop import chunk_rows, plan_limits, run
+from dflash_compile.runtime.loop import plan_limits, run
 from dflash_compile.runtime.statistics import Recorder
 
 PROMPTS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40)
@@ -67,17 +68,22 @@ def test_drafting_equals_plain_decoding(prompt, kind, seed, most, eos, context, 
 class AnyWidth:
     """Whatever the noise says: no controller may be able to change the text."""
 
-    def __init__(self, seed):
-        self.noise = random.Random(seed)
+    def __init__(self, seed, narrowest=2, drafting=0.7):
+        self.noise, self.narrowest, self.drafting = random.Random(seed), narrowest, drafting
         self.heard = []
 
-    def width(self, most):
-        return self.noise.choice([1, 1, *range(1, most + 1)])
+    def plan(self, most, match):
+        width = self.noise.choice([1, 1, *range(1, most + 1)])
+        return Plan(width, width > 1 and self.noise.random() < self.drafting)
 
-    def observe(self, width, accepted, seconds):
-        assert 0 <= accepted < width
-        assert seconds >= 0
-        self.heard.append(width)
+    def observe(self, plan, accepted, seconds, verify_seconds):
+        assert 0 <= accepted < plan.width + -plan.width % self.narrowest
+        assert seconds >= verify_seconds >= 0
+        self.heard.append(plan)
+
+    def looked_up(self, match, known, stood):
+        assert match > 0
+        assert 0 <= stood <= known
 
 
 @settings(max_examples=200, deadline=None)
@@ -88,7 +94,7 @@ def test_any_choice_of_widths_gives_the_same_tokens(prompt, kind, seed, context,
     tokens, stats, _, drafter = answer(prompt, right=drafters(kind, seed), context=context, widest=widest, controller=controller)
     assert tokens == plain
     assert len(controller.heard) == stats.cycles
-    assert stats.drafted == sum(width > 1 for width in controller.heard)
+    assert stats.drafted == sum(plan.drafted for plan in controller.heard)
     assert all(known == [*prompt, *tokens][: len(known)] for known in drafter.drafted_after), "context written late is written whole"
 
 

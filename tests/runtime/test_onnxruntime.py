@@ -40,6 +40,18 @@ def test_target_equals_numpy_in_any_widths(engines):
     assert engines.target.verify(PROMPT[13:], 13) == expected[13:]
 
 
+def test_rows_are_verified_in_pairs(engines, monkeypatch):
+    seen = []
+    run = type(engines.target)._verify_impl
+    monkeypatch.setattr(type(engines.target), "_verify_impl", lambda self, block, *rest: seen.append(len(block)) or run(self, block, *rest))
+    engines.target.prefill(PROMPT[:7], 0)
+    for width in range(1, BLOCK + 1):
+        assert engines.target.verify(PROMPT[7 : 7 + width], 7) == target_choices(PROMPT)[7 : 7 + width]
+        assert engines.target.taps.rows == width
+    assert seen == [width + width % 2 for width in range(1, BLOCK + 1)]
+    assert engines.target.fitting(CONTEXT - 3) == 2, "three rows would be four"
+
+
 def test_rollback_is_a_smaller_position(engines):
     engines.target.prefill(PROMPT[:7], 0)
     engines.target.verify(list(b"zzzzzz"), 7)

@@ -1,0 +1,143 @@
+"""Where the time of a cycle goes: computing time of every call by role and width, and of the host between the calls.
+
+    python benchmarks/profile_cycle.py BUNDLE [BUNDLE ...] [--position 128] [--rounds 30] [--tokens 128] [--json]
+
+One thread, and the CPU time of that thread alone: other jobs on the machine slow it through the caches only. Bundles, roles and widths take turns in
+every round, forth and back. The host's share is that of answers of `--tokens` tokens in each way of decoding: all that is not an engine call.
+`--tokens 0` leaves answers out. Filling the caches up to `--position` is shown as "prompt".
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import quantiles
+from time import thread_time
+from typing import Any
+
+from dflash_compile.runtime import load
+from dflash_compile.runtime.cycles import chunk_rows
+from dflash_compile.runtime.session import Session
+
+WAYS: dict[str, dict[str, Any]] = {"plain": {"draft": False}, "look-ups": {"draft": False, "lookup": True}, "drafts": {"lookup": False}, "both": {}}
+PROMPT = "Tell a story of a dog and a cat. Tell it again."
+_INJECTED = (1, 2, 4)
+
+
+def fill(session: Session, tokens: Sequence[int]) -> float:
+    """Fill both caches with a prompt; milliseconds."""
+    target, drafter = session._engines.target, session._engines.drafter  # type: ignore[union-attr]
+    began, start = thread_time(), 0
+    for rows in chunk_rows(len(tokens), min(target.widest, drafter.widest), target.exact_width):
+        target.prefill(tokens[start : start + rows], start)
+        drafter.inject(target.taps, rows, start)
+        start += rows
+    return round(1000 * (thread_time() - began), 1)
+
+
+def calls(session: Session, tokens: Sequence[int]) -> Iterator[tuple[str, Callable[[], object]]]:
+    """One call of every role and width, by name, behind `tokens`, which the caches hold."""
+    target, drafter = session._engines.target, session._engines.drafter  # type: ignore[union-attr]
+    position = len(tokens)
+    widths = range(2, drafter.block + 1)
+    for width in [target.exact_width, *(width for width in widths if width != target.exact_width)]:
+        yield f"verify {width}", lambda width=width: target.verify(tokens[:width], position)
+    for width in widths:
+        yield f"draft {width}", lambda width=width: drafter.draft(7, position, width)
+    for rows in _INJECTED:
+        yield f"inject {rows}", lambda rows=rows: drafter.inject(target.taps, rows, position)
+
+
+def by_turns(sides: Sequence[dict[str, Callable[[], object]]], rounds: int) -> list[dict[str, float]]:
+    """Milliseconds of every call of every side, of the 30th percentile: work of others only ever adds."""
+    taken: list[dict[str, list[float]]] = [{name: [] for name in side} for side in sides]
+    pairs = list(zip(sides, taken, strict=True))
+    for turn in range(rounds + 2):
+        for name in sides[0]:
+            for side, seconds in pairs[:: 1 if turn % 2 else -1]:
+                began = thread_time()
+                side[name]()
+                if turn >= 2:  # the first calls of a width bind and allocate
+                    seconds[name].append(thread_time() - began)
+    return [{name: round(1000 * quantiles(values, n=10)[2], 3) for name, values in side.items()} for side in taken]
+
+
+@contextmanager
+def engine_time(session: Session) -> Iterator[Callable[[], float]]:
+    """Seconds of this thread spent inside engine calls so far."""
+    engines, total = session._engines, 0.0
+    assert engines is not None
+
+    def timed(call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            nonlocal total
+            began = thread_time()
+            try:
+                return call(*arguments)
+            finally:
+                total += thread_time() - began
+
+        return run
+
+    methods = [(engines.target, "prefill"), (engines.target, "verify"), (engines.drafter, "draft"), (engines.drafter, "inject")]
+    for engine, name in methods:
+        setattr(engine, name, timed(getattr(engine, name)))
+    try:
+        yield lambda: total
+    finally:
+        for engine, name in methods:
+            delattr(engine, name)
+
+
+def host(session: Session, tokens: int, **way: Any) -> dict[str, float]:
+    """Microseconds a cycle outside the engines, and what the cycles gave."""
+    list(session.tokens(PROMPT, max_new_tokens=tokens, **way))  # widths seen for the first time bind
+    with engine_time(session) as inside:
+        answer = session.tokens(PROMPT, max_new_tokens=tokens, **way)
+        next(answer)
+        began, engines = thread_time(), inside()
+        for _ in answer:
+            pass
+        spent, engines = thread_time() - began, inside() - engines
+    cycles = session.statistics.cycles
+    return {"host_us": round(1e6 * (spent - engines) / cycles, 1), "tokens_a_cycle": round((session.statistics.tokens - 1) / cycles, 2)}
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bundles", type=Path, nargs="+", metavar="BUNDLE")
+    parser.add_argument("--position", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    with ExitStack() as stack:
+        sessions = [stack.enter_context(load(bundle, threads=1)) for bundle in arguments.bundles]
+        tokens = [5 + token % 300 for token in range(arguments.position)]
+        prompts = [fill(session, tokens) for session in sessions]
+        taken = by_turns([dict(calls(session, tokens)) for session in sessions], arguments.rounds)
+        rows = [
+            {
+                "bundle": str(bundle),
+                "ms": {"prompt": prompt, **one},
+                "host": {name: host(session, arguments.tokens, **way) for name, way in WAYS.items() if arguments.tokens},
+            }
+            for bundle, session, prompt, one in zip(arguments.bundles, sessions, prompts, taken, strict=True)
+        ]
+    if arguments.json:
+        print(json.dumps(rows))
+        return 0
+    for row in rows:
+        print(row["bundle"])
+        for name, value in {**row["ms"], **row["host"]}.items():
+            print(f"  {name:10} {value}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""The cycles of one answer: what is guessed, verified and committed, and what the drafter has still to be shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+
+from .acceptance import accept_greedy, agreement
+from .controller import PLAIN, Controller, Plan
+from .engines import CycleEngine, DrafterEngine, TargetEngine
+from .lookup import Lookup
+from .statistics import Recorder
+
+
+def chunk_rows(rows: int, widest: int, narrowest: int) -> list[int]:
+    """Sizes of the calls that take in a prompt of `rows`, in order.
+
+    None is narrower than `narrowest` unless the whole prompt is: a last chunk that would be takes rows from the one before.
+    """
+    sizes = [widest] * (rows // widest) + ([rows % widest] if rows % widest else [])
+    missing = narrowest - sizes[-1]
+    if len(sizes) > 1 and missing > 0:
+        sizes[-2:] = [sizes[-2] - missing, narrowest]
+    return sizes
+
+
+class Cycles:
+    """Where an answer is, and how many committed rows the drafter has not seen yet. Arguments as those of `loop.run`."""
+
+    def __init__(
+        self,
+        target: TargetEngine,
+        drafter: DrafterEngine | None,
+        controller: Controller,
+        record: Recorder,
+        cycle: CycleEngine | None = None,
+        lookup: Lookup | None = None,
+    ) -> None:
+        self.target, self.drafter, self.controller, self.record, self.cycle, self.lookup = target, drafter, controller, record, cycle, lookup
+        self.position = 0
+        self.unseen = 0
+
+    def prefill(self, prompt: Sequence[int]) -> int:
+        """The prompt into both caches; the first token of the answer."""
+        target, drafter, record = self.target, self.drafter, self.record
+        record.prompt_tokens = len(prompt)
+        widest = target.widest if drafter is None else min(target.widest, drafter.widest)
+        choice = 0
+        for rows in chunk_rows(len(prompt), widest, target.exact_width):
+            now = perf_counter()
+            choice = target.prefill(prompt[self.position : self.position + rows], self.position)
+            self.position += rows
+            now = record.spent("prefill", now)
+            if drafter is not None:
+                drafter.inject(target.taps, rows, self.position - rows)
+                record.spent("inject", now)
+        if self.lookup is not None:
+            self.lookup.extend([*prompt, choice])
+        return choice
+
+    def next(self, anchor: int) -> list[int]:
+        """Tokens that follow `anchor`, at least one; as many cache rows as tokens are committed."""
+        began = perf_counter()
+        lookup, room = self.lookup, self.target.fitting(self.position)
+        match, guesses = (0, []) if lookup is None else (lookup.match(), lookup.guess())
+        plan = self._plan(room, match)
+        if plan.drafted and self.drafter is not None and self.cycle is not None and plan.width in self.cycle.widths:
+            tokens = self._on_device(self.drafter, self.cycle, plan, anchor, began)
+        else:
+            tokens = self._on_host(plan, anchor, guesses, began)
+        if lookup is not None:
+            lookup.extend(tokens)
+            if match:
+                self.controller.looked_up(match, len(tokens), agreement(guesses, tokens))
+        return tokens
+
+    def _plan(self, room: int, match: int) -> Plan:
+        if self.drafter is None and self.lookup is None:
+            return Plan(PLAIN, drafted=False)
+        return self.controller.plan(room if self.drafter is None else min(self.drafter.block, room), match)
+
+    def _on_host(self, plan: Plan, anchor: int, guesses: Sequence[int], began: float) -> list[int]:
+        """A cycle in calls of its own: guess, verify, commit what stands."""
+        if plan.drafted and self.drafter is not None:
+            proposals = self._draft(self.drafter, anchor, plan.width, began)
+        else:
+            # Rows that make a narrow call exact are computed anyway: a guess in them costs nothing.
+            proposals = guesses[: self.target.padded(plan.width) - 1]
+            if self.drafter is not None and not self.target.room(self.unseen, 1 + len(proposals)):
+                self._show(self.drafter, began)
+        now = perf_counter()
+        choices = self.target.verify([anchor, *proposals], self.position, self.unseen)
+        ended = self.record.spent("verify" if plan.width > PLAIN else "decode", now)
+        outcome = accept_greedy(proposals, choices)
+        self.record.cycle(plan.drafted, len(proposals), outcome.accepted)
+        self.position += outcome.accepted + 1
+        if self.drafter is not None:
+            self.unseen += outcome.accepted + 1
+        self.controller.observe(plan, outcome.accepted, ended - began, ended - now)
+        return [*proposals[: outcome.accepted], outcome.bonus]
+
+    def _on_device(self, drafter: DrafterEngine, cycle: CycleEngine, plan: Plan, anchor: int, began: float) -> list[int]:
+        """A cycle by the device alone, which injects what it commits."""
+        now = self._show(drafter, began)
+        done = cycle.run(anchor, self.position, plan.width)
+        ended = self.record.spent("verify", now)
+        accepted = len(done.tokens) - 1
+        self.record.cycle(True, done.width - 1, accepted)
+        self.position += accepted + 1
+        self.controller.observe(Plan(done.width, drafted=True), accepted, ended - began, ended - now)
+        return list(done.tokens)
+
+    def _draft(self, drafter: DrafterEngine, anchor: int, width: int, now: float) -> Sequence[int]:
+        """`width - 1` proposals of the drafter, which sees every committed row."""
+        now = self._show(drafter, now)
+        proposals = drafter.draft(anchor, self.position, width)
+        self.record.spent("draft", now)
+        return proposals
+
+    def _show(self, drafter: DrafterEngine, now: float) -> float:
+        """Show the drafter the committed rows it has not seen; returns the time, in `perf_counter` seconds.
+
+        Done when it is about to draft, or when no more of their taps can be kept: cycles without it cost it next to nothing, and an answer's last
+        block nothing at all.
+        """
+        if not self.unseen:
+            return now
+        drafter.inject(self.target.taps, self.unseen, self.position - self.unseen)
+        self.unseen = 0
+        return self.record.spent("inject", now)
