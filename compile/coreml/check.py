@@ -31,6 +31,7 @@ def check_package(
     evaluator = Evaluator(package)
     for stateful in statefuls:
         check_function(evaluator, stateful, sources, compression, tolerance)
+        evaluator.forget()
 
 
 def check_function(
@@ -66,8 +67,8 @@ def _own_weights(evaluator: Evaluator, stateful: Stateful, sources: Mapping[Owne
         found = next((value for other in (name, *names) if (value := evaluator.weight(stateful.role.function, f"p_{other}")) is not None), None)
         source = sources[ref.owner]
         wanted = source.rows(ref.tensor, 0, source.shapes()[ref.tensor][0]).float()
-        if found is None and wanted.ndim == 1:
-            # A vector may have been turned around by the converter, under another name. It is never compressed: the run beside torch shows whether it is right.
+        if found is None and wanted.ndim != 2:
+            # The converter may have turned around or cut what is no matrix, under another name. The run beside torch shows whether that is right.
             own[name] = wanted
             continue
         if found is None or found.numel() != wanted.numel():

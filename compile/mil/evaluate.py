@@ -74,6 +74,10 @@ class Evaluator:
             return torch.cat([parts[number] for number in sorted(parts)])
         return self._constant(used[0]) if used else None
 
+    def forget(self) -> None:
+        """Drop the weights that were decompressed so far: each function holds its own."""
+        self._constants.clear()
+
     def _function(self, name: str) -> Any:
         if name not in self.saved.functions:
             raise BuildError(f"the package has no function {name!r}", where=str(self.saved.package), fix=f"it has {', '.join(self.functions)}")

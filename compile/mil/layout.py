@@ -112,6 +112,18 @@ def _scatter_along_axis(data: Tensor, indices: Tensor, updates: Tensor, axis: Te
     return data.scatter(at, _checked(indices, data.shape[at]), updates)
 
 
+def _pad(x: Tensor, pad: Tensor, mode: str = "constant", constant_val: Tensor | None = None) -> Tensor:
+    if mode != "constant":
+        raise Fault(f"pads in the mode {mode}, which this evaluator does not know")
+    sides = _ints(pad)
+    pairs = [sides[at : at + 2] for at in range(0, len(sides), 2)]
+    if min(sides) < 0 or len(pairs) > x.ndim:
+        raise Fault(f"pads {list(x.shape)} by {sides}")
+    # Core ML counts the padded axes from the first of them, torch from the last.
+    value = 0 if constant_val is None else constant_val.item()
+    return torch.nn.functional.pad(x, [side for pair in reversed(pairs) for side in pair], value=value)
+
+
 def _split(x: Tensor, axis: Tensor, num_splits: Tensor | None = None, split_sizes: Tensor | None = None) -> tuple[Tensor, ...]:
     at = int(axis) % x.ndim
     if split_sizes is None:
@@ -148,6 +160,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "squeeze": _squeeze,
     "concat": _concat,
     "stack": lambda values, axis: torch.stack(list(values), dim=int(axis)),
+    "pad": _pad,
     "split": _split,
     "slice_by_index": _slice_by_index,
     "slice_by_size": _slice_by_size,
@@ -158,5 +171,6 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "scatter_along_axis": _scatter_along_axis,
     "shape": lambda x: torch.tensor(x.shape),
     "fill": lambda shape, value: torch.full(_ints(shape), value.item(), dtype=value.dtype),
+    "fill_like": lambda ref_tensor, value: torch.full(tuple(ref_tensor.shape), value.item(), dtype=value.dtype),
     "range_1d": lambda start, end, step: torch.arange(start.item(), end.item(), step.item()),
 }

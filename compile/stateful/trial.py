@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from dflash_compile.export.checkpoint import TensorSource
+from dflash_compile.export.dflash_v2 import UNCHOSEN
 from dflash_compile.export.graph import Owner
 from dflash_compile.runtime.errors import BuildError
 
@@ -165,7 +166,8 @@ def _distance(found: Array, wanted: Array, scores: Array | None) -> float:
     if scores is None:
         return 0.0 if np.array_equal(found, wanted) else float("inf")
     chosen = np.take_along_axis(scores, found.reshape(*scores.shape[:-1], 1).astype(np.int64), -1)[..., 0]
-    return float((scores.max(-1) - chosen).max()) / max(float(np.abs(scores).max()), 1e-3)
+    real = np.abs(scores[scores > 0.5 * UNCHOSEN])  # a selector leaves most tokens without a score
+    return float((scores.max(-1) - chosen).max()) / max(float(real.max()), 1e-3)
 
 
 def _refuse(what: str, short: float, tolerance: float) -> None:

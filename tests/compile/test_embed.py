@@ -281,6 +281,14 @@ def test_swift_is_well_formed(swift: dict[str, str]) -> None:
             assert parser.parse(text.replace("{", "", 1).encode()).root_node.has_error or "{" not in text
 
 
+def test_caches_that_the_host_keeps_have_no_such_code(coreml: Path) -> None:
+    from msgspec.structs import replace
+
+    manifest = read_manifest(coreml)
+    with pytest.raises(UsageError, match="cache policy ane-io"):
+        source_of(replace(manifest, config=manifest.config | {"cache_policy": "ane-io"}), "swift")
+
+
 def test_it_says_that_nobody_compiled_the_swift(swift: dict[str, str]) -> None:
     assert "neither compiled nor run" in swift["README.md"]
     assert all("{{" not in text and "\x01" not in text and "\x02" not in text for text in swift.values())
