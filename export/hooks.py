@@ -35,6 +35,9 @@ class Pass:
     caches: list[torch.Tensor]
     rings: Collection[int] = ()
     """layers whose caches are rings"""
+    embeds: torch.Tensor | None = None
+    """[1, S, H]: rows in place of embedded tokens, where `given`, [1, S], is not 0"""
+    given: torch.Tensor | None = None
     taps: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def attend(
@@ -46,6 +49,12 @@ class Pass:
         out, *updated = attention(q, k, v, k_cache, v_cache, self.position, scale, window, True, **({} if sinks is None else {"sinks": sinks}))
         self.caches[2 * layer : 2 * layer + 2] = updated
         return out  # type: ignore[no-any-return]
+
+    def embedded(self, tokens: torch.Tensor) -> torch.Tensor | None:
+        """What the first layer starts from, where that is not the embedded `tokens` [1, S, H] alone."""
+        if self.embeds is None or self.given is None:
+            return None
+        return torch.where(self.given[..., None] != 0, self.embeds, tokens)
 
 
 @dataclass
@@ -79,7 +88,7 @@ def _normed(norm: Norm) -> Callable[[Any, torch.Tensor], torch.Tensor]:
 
 @contextmanager
 def hooked(model: Any, family: Family, taps: Sequence[int], sparse: bool = False) -> Iterator[Hooks]:
-    """Patch `family`'s functions and hook the decoder layers named by `taps` and the head, until the context ends.
+    """Patch `family`'s functions and hook the embedding, the decoder layers named by `taps` and the head, until the context ends.
 
     Set `Hooks.running` before calling `model`, without a cache and with `position_embeddings` tables in place of the
     rotary module's output. The head then sees only the rows listed in `Pass.pick`. `sparse` experts run in the sparse form, where they have one.
@@ -96,6 +105,9 @@ def hooked(model: Any, family: Family, taps: Sequence[int], sparse: bool = False
 
     def keep(layer: int, _module: nn.Module, _args: Any, output: Any) -> None:
         hooks.now().taps[layer] = output[0] if isinstance(output, tuple) else output
+
+    def embed(_module: nn.Module, _args: Any, tokens: torch.Tensor) -> torch.Tensor | None:
+        return hooks.now().embedded(tokens)
 
     def pick(_module: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         return (args[0].index_select(1, hooks.now().pick),)
@@ -115,6 +127,8 @@ def hooked(model: Any, family: Family, taps: Sequence[int], sparse: bool = False
         stack.enter_context(patch.object(family.modeling, "apply_rotary_pos_emb", rotate))
         for norm in family.norms:
             stack.enter_context(patch.object(norm.cls, "forward", _normed(norm)))
+        # Behind the whole module: what transformers calls `inputs_embeds` has the family's scale or norm of embeddings in it already.
+        stack.callback(model.get_input_embeddings().register_forward_hook(embed).remove)
         layers = model.get_decoder().layers
         for layer in sorted(set(taps)):
             stack.callback(layers[layer].register_forward_hook(lambda *call, layer=layer: keep(layer, *call)).remove)

@@ -50,16 +50,27 @@ def _cache_ports(layers: int, kv_heads: int, length: Length, head_dim: int, dtyp
 
 
 def target_signature(
-    layers: int, kv_heads: int, head_dim: int, length: Length, vocab: int, taps_width: int, rows: Dim = "rows", picked: Dim = "picked", dtype: Dtype = "float32"
+    layers: int,
+    kv_heads: int,
+    head_dim: int,
+    length: Length,
+    vocab: int,
+    taps_width: int,
+    rows: Dim = "rows",
+    picked: Dim = "picked",
+    dtype: Dtype = "float32",
+    embeds: int | None = None,
 ) -> Signature:
     """The target in verification mode with host-side acceptance: prefill, verify and decode in one graph.
 
-    `pick` lists the rows whose logits are wanted: all of them to verify, the last one to prefill.
+    `pick` lists the rows whose logits are wanted: all of them to verify, the last one to prefill. With `embeds`, the hidden size, a row for which `given`
+    is not 0 starts from that row of `embeds` in place of its token's embedding.
     """
+    given = () if embeds is None else (Port("embeds", dtype, (1, rows, embeds)), Port("given", "int32", (1, rows)))
     cache_in, cache_out = _cache_ports(layers, kv_heads, length, head_dim, dtype)
     return Signature(
         role="target",
-        inputs=(Port("tokens", "int32", (1, rows)), Port("position", "int32", (1,)), Port("pick", "int32", (picked,)), *cache_in),
+        inputs=(Port("tokens", "int32", (1, rows)), Port("position", "int32", (1,)), Port("pick", "int32", (picked,)), *given, *cache_in),
         outputs=(Port("logits", dtype, (1, picked, vocab)), Port("taps", dtype, (1, rows, taps_width)), *cache_out),
         caches=cache_names(layers),
     )

@@ -31,11 +31,24 @@ class VerificationTarget(nn.Module):
 
         Returns logits [1, R, V], taps [1, S, n * H] in list order, then the updated caches.
         """
-        self.hooks.running = run = Pass(position, pick, list(caches), self.rings)
+        return self._run(tokens, Pass(position, pick, list(caches), self.rings))
+
+    def _run(self, tokens: torch.Tensor, run: Pass) -> tuple[torch.Tensor, ...]:
+        self.hooks.running = run
         try:
-            positions = (position + torch.arange(tokens.shape[1], device=tokens.device))[None]
+            positions = (run.position + torch.arange(tokens.shape[1], device=tokens.device))[None]
             logits = self.model(input_ids=tokens, position_ids=positions, use_cache=False).logits
         finally:
             self.hooks.running = None
         taps = torch.cat([run.taps[layer] for layer in self.taps], dim=-1)
         return logits, taps, *run.caches
+
+
+class EmbedsTarget(VerificationTarget):
+    """The same for the text decoder of a multimodal model, some of whose rows come from an encoder."""
+
+    def forward(  # type: ignore[override]
+        self, tokens: torch.Tensor, position: torch.Tensor, pick: torch.Tensor, embeds: torch.Tensor, given: torch.Tensor, *caches: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        """As `VerificationTarget`; rows of `embeds` [1, S, H] take the place of embedded tokens where `given`, int32 [1, S], is not 0."""
+        return self._run(tokens, Pass(position, pick, list(caches), self.rings, embeds=embeds, given=given))

@@ -26,7 +26,7 @@ from .signature import Dim as Size
 from .signature import Port, Signature, draft_signature, inject_signature, target_signature
 from .skeleton import EMBEDDING, HEAD
 from .spec import TargetSpec
-from .target import VerificationTarget
+from .target import EmbedsTarget, VerificationTarget
 from .windows import cache_rows, draft_cache_rows, layer_windows
 
 _DTYPES = {"float32": torch.float32, "int32": torch.int32}
@@ -45,12 +45,13 @@ def trace_target(
     *,
     widest: int | None = None,
     sparse: bool = False,
+    embeds: bool = False,
 ) -> Graph:
     """The target in verification mode, over a cache of `context` rows.
 
     `rows` is the static width, or None for a free one; `picked` that of `pick`, as many where it is not given. With `widest`, the most rows of one call,
-    layers with a window keep rings where those pay; `sparse` experts are one operator each. Raises `IncompatibleError` for a family that has no file in
-    `families/`.
+    layers with a window keep rings where those pay; `sparse` experts are one operator each. With `embeds`, rows can be given in place of
+    embedded tokens. Raises `IncompatibleError` for a family that has no file in `families/`.
     """
     spec = checkpoint.spec
     family = family_of(spec.family)
@@ -60,10 +61,12 @@ def trace_target(
     with fake, patch.object(torch.nn.Module, "to", lambda module, *_, **__: module):
         model = family.build(copy.deepcopy(checkpoint.config), torch.float32).eval()
     lengths = cache_rows(layer_windows(model), context, widest)
-    signature = target_signature(spec.layers, spec.kv_heads, spec.head_dim, lengths, spec.vocab, len(taps) * spec.hidden, *widths)
+    width = spec.hidden if embeds else None
+    signature = target_signature(spec.layers, spec.kv_heads, spec.head_dim, lengths, spec.vocab, len(taps) * spec.hidden, *widths, embeds=width)
     tables = rotary_tables(type(model.get_decoder().rotary_emb), checkpoint.config, context)
     with hooked(model, family, taps, sparse) as hooks, torch.no_grad():
-        module = VerificationTarget(model, hooks, taps, {name: fake.from_tensor(table) for name, table in tables.items()}, _rings(lengths, context))
+        kind = EmbedsTarget if embeds else VerificationTarget
+        module = kind(model, hooks, taps, {name: fake.from_tensor(table) for name, table in tables.items()}, _rings(lengths, context))
         program = _export(module, signature, fake)
     return _graph(signature, program, tables | dict(family.constants(checkpoint.config)), lambda name: target_weight(spec, name.removeprefix("model.")))
 

@@ -7,6 +7,7 @@ from time import perf_counter
 
 from .acceptance import accept_greedy, agreement
 from .controller import PLAIN, Controller, Plan
+from .embeds import Span, within
 from .engines import CycleEngine, DrafterEngine, TargetEngine
 from .lookup import Lookup
 from .statistics import Recorder
@@ -40,15 +41,15 @@ class Cycles:
         self.position = 0
         self.unseen = 0
 
-    def prefill(self, prompt: Sequence[int]) -> int:
-        """The prompt into both caches; the first token of the answer."""
+    def prefill(self, prompt: Sequence[int], embeds: Sequence[Span] = ()) -> int:
+        """The prompt, with rows of `embeds` in place of its tokens, into both caches; the first token of the answer."""
         target, drafter, record = self.target, self.drafter, self.record
         record.prompt_tokens = len(prompt)
         widest = target.widest if drafter is None else min(target.widest, drafter.widest)
         choice = 0
         for rows in chunk_rows(len(prompt), widest, target.exact_width):
             now = perf_counter()
-            choice = target.prefill(prompt[self.position : self.position + rows], self.position)
+            choice = target.prefill(prompt[self.position : self.position + rows], self.position, within(embeds, self.position, rows))
             self.position += rows
             now = record.spent("prefill", now)
             if drafter is not None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
+from .embeds import Span
 from .errors import LengthError, UsageError
 
 
@@ -26,7 +27,7 @@ class Taps:
 class TargetEngine(ABC):
     """The target in verification mode: any number of rows at any position, logits in, choices out."""
 
-    def __init__(self, *, context: int, vocab: int, widest: int, exact_width: int, multiple: int = 1) -> None:
+    def __init__(self, *, context: int, vocab: int, widest: int, exact_width: int, multiple: int = 1, embeds: int | None = None) -> None:
         self.context = context
         """rows of the cache"""
         self.vocab = vocab
@@ -36,13 +37,21 @@ class TargetEngine(ABC):
         """fewest rows of one call: narrower calls are padded, because one row may run another kernel and round otherwise"""
         self.multiple = multiple
         """rows of a verify come in multiples of it: where kernels take so many at once, a row that is left over runs another one"""
+        self.embeds = embeds
+        """width of the rows that a prefill takes in place of embedded tokens; None where it takes none"""
         self._rows = 0
 
     @final
-    def prefill(self, tokens: Sequence[int], position: int) -> int:
-        """Write the K/V of `tokens`, at most `widest`, and return the target's choice after the last of them."""
-        choice = self._prefill_impl(self._padded(tokens, position, self.exact_width), len(tokens), position)
-        self._rows = len(tokens)
+    def prefill(self, tokens: Sequence[int], position: int, embeds: Sequence[Span] = ()) -> int:
+        """Write the K/V of `tokens`, at most `widest`, and return the target's choice after the last of them.
+
+        `embeds`, which count from the first of `tokens`, take the place of their embeddings.
+        """
+        if embeds and self.embeds is None:
+            raise UsageError("rows in place of embedded tokens", why="this target takes none", fix="build the bundle of a multimodal checkpoint")
+        padded, rows = self._padded(tokens, position, self.exact_width), len(tokens)
+        choice = self._embeds_impl(padded, rows, position, embeds) if embeds else self._prefill_impl(padded, rows, position)
+        self._rows = rows
         return choice
 
     @final
@@ -84,6 +93,10 @@ class TargetEngine(ABC):
     @abstractmethod
     def _prefill_impl(self, tokens: Sequence[int], rows: int, position: int) -> int:
         """As `prefill`; `tokens` may be padded beyond its first `rows`."""
+
+    def _embeds_impl(self, tokens: Sequence[int], rows: int, position: int, embeds: Sequence[Span]) -> int:
+        """As `_prefill_impl`, with rows of `embeds` in place of tokens; asked of targets whose `embeds` say so."""
+        raise NotImplementedError
 
     @abstractmethod
     def _verify_impl(self, block: Sequence[int], position: int, keep: int) -> Sequence[int]: ...

@@ -11,6 +11,7 @@ from time import perf_counter
 
 from .controller import Controller
 from .cycles import Cycles
+from .embeds import Span
 from .engines import CycleEngine, DrafterEngine, TargetEngine
 from .errors import LengthError, UsageError
 from .lookup import Lookup
@@ -64,15 +65,16 @@ def run(
     record: Recorder,
     cycle: CycleEngine | None = None,
     lookup: Lookup | None = None,
+    embeds: Sequence[Span] = (),
 ) -> Generator[int, None, None]:
     """Token ids of the answer, as they are known; `controller` chooses each cycle.
 
-    `cycle` does those that draft at one of its widths, if given; `lookup`, a new one, guesses where the drafter does not. What
-    the answer did is in `record`, which is up to date at every yield.
+    `cycle` does those that draft at one of its widths, if given; `lookup`, a new one, guesses where the drafter does not;
+    `embeds` take the place of embedded tokens of the prompt. What the answer did is in `record`, which is up to date at every yield.
     """
     started = perf_counter()
     cycles = Cycles(target, drafter, controller, record, cycle, lookup)
-    fresh: list[int] = [cycles.prefill(prompt)]
+    fresh: list[int] = [cycles.prefill(prompt, embeds)]
     record.prefill_seconds = perf_counter() - started
     while True:
         for token in fresh:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from threading import Lock
 from types import TracebackType
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from .bundle.manifest import Manifest
 from .controller import AdaptiveWidth, Controller, FixedWidth
+from .embeds import Embeds, Span, check_embeds
 from .engines import Engines
 from .errors import UsageError
 from .lookup import Lookup
@@ -50,6 +51,7 @@ class Session:
         draft: bool = True,
         block: int | None = None,
         lookup: bool | None = None,
+        inputs_embeds: Embeds = (),
     ) -> Generator[str, None, None]:
         """The answer to `prompt`, in pieces of whole characters as they become certain.
 
@@ -58,11 +60,14 @@ class Session:
         is plain decoding, with the same result. How wide a block is, and whether drafting pays at all, is decided as the answer goes, from what cycles
         cost on this machine and how often proposals stand; `block` fixes the width instead, at most what the drafter was built for. Where the text
         repeats itself, what came next the last time is verified in place of the drafter's proposals when that promises more; `lookup=False` leaves
-        that out, and `lookup=True` does it with `draft=False` too.
-        Raises `UsageError` and `LengthError` at once, before the first piece is asked for.
+        that out, and `lookup=True` does it with `draft=False` too. `inputs_embeds` are for the targets of multimodal checkpoints: (start, rows) pairs,
+        rows float32 [n, hidden], which take the place of n placeholder tokens of a prompt of ids, from its `start`-th on, as transformers'
+        `inputs_embeds` do: behind the scale or norm that the model gives its embeddings.
+        Raises `UsageError`, `LengthError` and, for a bundle that takes no `inputs_embeds`, `IncompatibleError` at once, before the first piece is asked
+        for.
         """
         filtered = StopFilter(list(stop) if isinstance(stop, Iterable) and not isinstance(stop, str | bytes) else [stop])
-        tokens, record = self._request(prompt, max_new_tokens, raw, draft, block, lookup)
+        tokens, record = self._request(prompt, max_new_tokens, raw, draft, block, lookup, inputs_embeds)
         return self._pieces(tokens, record, filtered, on_token)
 
     def tokens(
@@ -74,9 +79,10 @@ class Session:
         draft: bool = True,
         block: int | None = None,
         lookup: bool | None = None,
+        inputs_embeds: Embeds = (),
     ) -> Generator[int, None, None]:
         """As `generate`, in token ids; an end-of-sequence token is the last of them."""
-        return self._request(prompt, max_new_tokens, raw, draft, block, lookup)[0]
+        return self._request(prompt, max_new_tokens, raw, draft, block, lookup, inputs_embeds)[0]
 
     @property
     def statistics(self) -> Statistics:
@@ -103,7 +109,7 @@ class Session:
         self.close()
 
     def _request(
-        self, prompt: Prompt, max_new_tokens: int | None, raw: bool, draft: bool, block: int | None, lookup: bool | None
+        self, prompt: Prompt, max_new_tokens: int | None, raw: bool, draft: bool, block: int | None, lookup: bool | None, inputs_embeds: Embeds
     ) -> tuple[Generator[int, None, None], Recorder]:
         """The running answer in ids, everything that can be wrong with the request checked."""
         widest = self.manifest.pairing.block
@@ -113,14 +119,24 @@ class Session:
             raise UsageError("lookup=True with a fixed block", why="the drafter fills every block then", fix="leave out one of the two")
         ids = self._text.encode(prompt, raw=raw)
         limits = plan_limits(len(ids), self._open().target, max_new_tokens, self.manifest.text.eos_ids)
+        embeds = check_embeds(inputs_embeds, len(ids), self._open().target.embeds)
+        if embeds and (isinstance(prompt, str) or any(isinstance(item, Mapping) for item in prompt)):
+            raise UsageError("inputs_embeds with a prompt that is text", why="they belong to tokens by number", fix="give the prompt as token ids")
         record = Recorder(widest)
         controller: Controller = FixedWidth(block) if block is not None else self._adaptive if draft else self._undrafted
         # Between cycles that a device does alone a look-up would make it wait: nobody has measured yet whether that pays.
         looks_up = draft and block is None and self._open().cycle is None if lookup is None else lookup
-        return self._ids(ids, limits, draft, controller, record, Lookup(widest - 1) if looks_up else None), record
+        return self._ids(ids, limits, draft, controller, record, Lookup(widest - 1) if looks_up else None, embeds), record
 
     def _ids(
-        self, prompt: list[int], limits: Limits, draft: bool, controller: Controller, record: Recorder, lookup: Lookup | None
+        self,
+        prompt: list[int],
+        limits: Limits,
+        draft: bool,
+        controller: Controller,
+        record: Recorder,
+        lookup: Lookup | None,
+        embeds: Sequence[Span],
     ) -> Generator[int, None, None]:
         if not self._busy.acquire(blocking=False):
             raise UsageError(
@@ -131,7 +147,7 @@ class Session:
         try:
             engines = self._open()
             self._record = record
-            yield from run(engines.target, engines.drafter if draft else None, prompt, limits, controller, record, engines.cycle, lookup)
+            yield from run(engines.target, engines.drafter if draft else None, prompt, limits, controller, record, engines.cycle, lookup, embeds)
         finally:
             self._busy.release()
 

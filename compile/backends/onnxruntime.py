@@ -8,6 +8,7 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from dflash_compile.export.families import family_of
 from dflash_compile.export.graph import OWNERS, Graph, Owner
 from dflash_compile.export.signature import Signature
 from dflash_compile.export.trace import trace_draft, trace_inject, trace_target
@@ -124,8 +125,9 @@ def prepare(models: Models, options: BuildOptions, progress: Progress, owners: C
     """Trace and lower target, inject and draft, as far as they belong to `owners`, with free row counts."""
     target, context, wide = models.target.spec, models.context, widest(models.block)
     sparse = not options.portable and expert_blocks(models.target.config, precision_of(options.precision_for("target"))) is not None
+    embeds = family_of(target.family).multimodal
     traces: tuple[tuple[Owner, Callable[[], Graph]], ...] = (
-        ("target", lambda: trace_target(models.target, models.pairing.drafter.taps, context, widest=wide, sparse=sparse)),
+        ("target", lambda: trace_target(models.target, models.pairing.drafter.taps, context, widest=wide, sparse=sparse, embeds=embeds)),
         ("drafter", lambda: trace_inject(models.drafter, target, context, widest=wide)),
         ("drafter", lambda: trace_draft(models.drafter, target, context, refine=options.refine, widest=wide)),
     )

@@ -62,6 +62,11 @@ class Family:
     constants: Callable[[Any], Mapping[str, torch.Tensor]] = _nothing
     """values of buffers, beside rotary tables, that the decoder of a configuration computes when it is made, by the last part of their name"""
 
+    @property
+    def multimodal(self) -> bool:
+        """Its checkpoints hold encoders of pictures or sounds beside the text decoder, whose features take the place of embedded tokens."""
+        return self.decoder is not None
+
 
 def text_decoder(config: Any) -> Any:
     """The text decoder's configuration in a multimodal one; what transformers reads at the top is said there."""

@@ -38,7 +38,7 @@ class Buffer:
         """The place after its first `count` elements."""
         return Place(self, self.address + count * np.dtype(self.dtype).itemsize)
 
-    def write(self, values: Sequence[int]) -> None:
+    def write(self, values: Sequence[int] | NDArray[Any]) -> None:
         """`values` to its front; what lies behind them stays."""
         if self._host is not None:
             self._host.reshape(-1)[: len(values)] = values

@@ -9,13 +9,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..bundle.manifest import GraphRecord, ModelRecord
 from ..bundle.read import Bundle
 from ..bundle.vocabulary import draft_token_ids
+from ..embeds import Span
 from ..engines import DrafterEngine, Engines, TargetEngine
 from ..errors import BundleError, UsageError
 from . import EngineOptions
-from ._ort_graph import Buffer, Graph
+from ._ort_graph import Buffer, Graph, View
 from ._ort_library import INSTALL, choose_provider, import_library, installed, open_engine, providers, session_options
 from ._ort_packed import PackedEngines
 
@@ -77,8 +80,9 @@ class _Target(TargetEngine):
         widest = max(min(_CHUNK, manifest.context), block)
         widest = self._graph.narrowed(widest + widest % 2)
         # Products of four bits take rows two by two: the last of an odd number rounds as a single row does.
-        super().__init__(context=manifest.context, vocab=manifest.target.vocab, widest=widest, exact_width=narrowest, multiple=narrowest)
         ports = self._graph.ports
+        hidden = _size(ports["embeds"].shape[2]) if "embeds" in ports else None
+        super().__init__(context=manifest.context, vocab=manifest.target.vocab, widest=widest, exact_width=narrowest, multiple=narrowest, embeds=hidden)
         self._width = _size(ports["taps"].shape[2])
         self._caches = self._graph.cache_buffers(maker.library, maker.device)
         _check_length(self._graph, self._caches, manifest.context)
@@ -89,6 +93,7 @@ class _Target(TargetEngine):
         self._every.write(range(self.widest))
         self._logits = maker.buffer((self.widest, self.vocab), ports["logits"].dtype)
         self._taps = maker.buffer((self.widest, self._width), ports["taps"].dtype)
+        self._rows_in = None if hidden is None else _RowsIn(maker, self.widest, hidden)
         self._kept: dict[tuple[int, ...], int] = {}
         """rows of taps before those of a call, as it is bound"""
 
@@ -100,20 +105,26 @@ class _Target(TargetEngine):
         self._last.write([rows - 1] * self.exact_width)
         return self._run(tokens, position, self._last, self.exact_width, 0)[0]
 
+    def _embeds_impl(self, tokens: Sequence[int], rows: int, position: int, embeds: Sequence[Span]) -> int:
+        assert self._rows_in is not None
+        self._rows_in.write(len(tokens), embeds)
+        self._last.write([rows - 1] * self.exact_width)
+        return self._run(tokens, position, self._last, self.exact_width, 0, given=True)[0]
+
     def _verify_impl(self, block: Sequence[int], position: int, keep: int) -> Sequence[int]:
         return self._run(block, position, self._every, len(block), keep)
 
     def _taps_impl(self) -> Buffer:
         return self._taps
 
-    def _run(self, tokens: Sequence[int], position: int, pick: Buffer, picked: int, keep: int) -> list[int]:
+    def _run(self, tokens: Sequence[int], position: int, pick: Buffer, picked: int, keep: int, given: bool = False) -> list[int]:
         graph = _opened(self._graph)
         rows = len(tokens)
-        key, taps = (rows, picked, pick is self._every), (self._taps.behind(keep * self._width), (1, rows, self._width))
+        key, taps = (rows, picked, pick is self._every, given), (self._taps.behind(keep * self._width), (1, rows, self._width))
         if not graph.prepared(key):
             graph.bind(
                 key,
-                {"tokens": (self._tokens, (1, rows)), "position": (self._position, (1,)), "pick": (pick, (picked,))},
+                {"tokens": (self._tokens, (1, rows)), "position": (self._position, (1,)), "pick": (pick, (picked,)), **self._embeds_views(rows, given)},
                 {"logits": (self._logits, (1, picked, self.vocab)), "taps": taps},
                 self._caches,
             )
@@ -124,6 +135,31 @@ class _Target(TargetEngine):
         self._position.write((position,))
         graph.run(key)
         return _choices(self._logits, picked, self.vocab)
+
+    def _embeds_views(self, rows: int, given: bool) -> dict[str, View]:
+        return {} if self._rows_in is None else self._rows_in.views(rows, given)
+
+
+class _RowsIn:
+    """Memory for rows in place of embedded tokens. Calls that have none read flags that are never written."""
+
+    def __init__(self, maker: _Maker, widest: int, hidden: int) -> None:
+        self._hidden = hidden
+        self._rows = maker.buffer((widest, hidden), "float32")
+        self._given, self._none = maker.buffer((widest,), "int32"), maker.buffer((widest,), "int32")
+
+    def write(self, count: int, embeds: Sequence[Span]) -> None:
+        """The rows of `embeds` for a call of `count` rows."""
+        rows, given = np.zeros((count, self._hidden), np.float32), np.zeros(count, np.int32)
+        for span in embeds:
+            rows[span.start : span.end] = span.rows
+            given[span.start : span.end] = 1
+        self._rows.write(rows.reshape(-1))
+        self._given.write(given)
+
+    def views(self, rows: int, given: bool) -> dict[str, View]:
+        """Ports of the target's graph for a call of `rows` rows, some of which are `given` or none."""
+        return {"embeds": (self._rows, (1, rows, self._hidden)), "given": (self._given if given else self._none, (1, rows))}
 
 
 class _Drafter(DrafterEngine):

@@ -36,6 +36,7 @@ def _faults(manifest: Manifest) -> Iterator[str]:
             yield f"{name}.graphs lists a role twice at one width for one architecture"
         for graph in model.graphs:
             yield from (f"{name}.graphs: {graph.role} {fault}" for fault in _graph_faults(graph, _head_rows(manifest, graph)))
+            yield from (f"{name}.graphs: {graph.role} {fault}" for fault in _embeds_faults(graph, model.hidden))
     reduced = manifest.pairing.draft_vocabulary
     if reduced is not None and not 1 <= reduced.size < manifest.target.vocab:
         yield f"pairing.draft_vocabulary.size {reduced.size} is not between 1 and the vocabulary of {manifest.target.vocab}, less one"
@@ -62,6 +63,14 @@ def _graph_faults(graph: GraphRecord, vocab: int) -> Iterator[str]:
     logits = outputs.get("logits")
     if logits is not None and logits[-1:] != [vocab]:
         yield f"gives logits {logits} for a vocabulary of {vocab}"
+
+
+def _embeds_faults(graph: GraphRecord, hidden: int) -> Iterator[str]:
+    shapes = {port.name: port.shape for port in graph.inputs if port.name in ("embeds", "given")}
+    if len(shapes) == 1:
+        yield f"takes {next(iter(shapes))} alone: embeds and given go together"
+    if "embeds" in shapes and shapes["embeds"][-1:] != [hidden]:
+        yield f"takes embeds {shapes['embeds']} for a hidden size of {hidden}"
 
 
 def referenced(manifest: Manifest) -> tuple[str, ...]:

@@ -108,6 +108,21 @@ def test_unreadable_manifest(tiny_bundle, content):
         open_bundle(tiny_bundle)
 
 
+@pytest.mark.parametrize(
+    ("shapes", "says"),
+    [
+        ({"embeds": [1, "rows", 16]}, "embeds alone"),
+        ({"given": [1, "rows"]}, "given alone"),
+        ({"embeds": [1, "rows", 17], "given": [1, "rows"]}, "for a hidden size of 16"),
+    ],
+)
+def test_ports_for_given_rows_that_cannot_be(tiny_bundle, shapes, says):
+    ports = [{"name": name, "dtype": "float32", "shape": shape} for name, shape in shapes.items()]
+    edit_manifest(tiny_bundle, lambda document: document["target"]["graphs"][0]["inputs"].extend(ports))
+    with pytest.raises(BundleError, match=says):
+        open_bundle(tiny_bundle)
+
+
 def test_not_a_bundle(tmp_path):
     with pytest.raises(UsageError, match="no such bundle"):
         open_bundle(tmp_path / "nothing")
