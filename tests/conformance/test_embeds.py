@@ -88,6 +88,21 @@ def test_answers_are_those_of_transformers(pair: tuple[Path, Path], session: Ses
 
 
 @pytest.mark.parametrize("pair", ["muse_glimmer"], indirect=True)
+def test_features_of_a_picture_give_what_transformers_says_of_it(pair: tuple[Path, Path], session: Session) -> None:
+    model = AutoModelForImageTextToText.from_pretrained(pair[0], dtype=torch.float32).eval()
+    ids, grid = [5, 6, 7, *[IMAGE] * 4, 8, 9], torch.tensor([[1, 4, 4]])
+    answers = []
+    for seed in range(2):
+        patches = torch.randn(16, 2 * 3 * 14 * 14, generator=torch.Generator().manual_seed(seed))
+        with torch.no_grad():
+            wanted = model.generate(torch.tensor([ids]), pixel_values=patches, image_grid_thw=grid, do_sample=False, max_new_tokens=NEW)
+            (rows,) = model.model.get_image_features(patches, grid).pooler_output
+        answers.append(list(session.tokens(ids, max_new_tokens=NEW, inputs_embeds=[(3, rows)])))
+        assert answers[-1] == wanted[0, len(ids) :].tolist()
+    assert answers[0] != answers[1]
+
+
+@pytest.mark.parametrize("pair", ["muse_glimmer"], indirect=True)
 def test_rows_that_are_the_embeddings_change_nothing(pair: tuple[Path, Path], session: Session) -> None:
     embedding = AutoModelForImageTextToText.from_pretrained(pair[0], dtype=torch.float32).get_input_embeddings()
     ids = np.random.default_rng(5).integers(4, VOCAB - 4, 100)
