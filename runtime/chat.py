@@ -18,6 +18,8 @@ from .errors import BundleError, UsageError
 
 Message = Mapping[str, Any]
 """`role` and `content` at least; whatever else the template reads"""
+OWN = frozenset({"messages", "add_generation_prompt", "bos_token", "eos_token"})
+"""names that a template gets from here and nowhere else"""
 
 
 class ChatTemplate:
@@ -30,13 +32,16 @@ class ChatTemplate:
         self._tokens = {"bos_token": bos_token or "", "eos_token": eos_token or ""}
         self._environment, self._source = environment, source
 
-    def render(self, messages: Sequence[Message]) -> str:
-        """The prompt that asks for the assistant's next message.
+    def render(self, messages: Sequence[Message], variables: Mapping[str, Any] | None = None) -> str:
+        """The prompt that asks for the assistant's next message. `variables` are whatever else the template reads: `enable_thinking`, `tools`.
 
-        Raises `UsageError` where the template refuses the messages, `BundleError` where it cannot be read.
+        Raises `UsageError` where the template refuses the messages or a variable is one of its own, `BundleError` where it cannot be read.
         """
+        given = {"tools": None, "documents": None, **(variables or {})}
+        if taken := sorted(OWN & given.keys()):
+            raise UsageError(f"chat_template_kwargs name {', '.join(taken)}", why="the session gives the template those itself", fix="leave them out")
         try:
-            return self._template.render(messages=list(messages), tools=None, documents=None, add_generation_prompt=True, **self._tokens)
+            return self._template.render(messages=list(messages), add_generation_prompt=True, **self._tokens, **given)
         except (TemplateError, TypeError, ValueError) as fault:
             raise UsageError(
                 "the chat template refuses these messages", why=str(fault), fix="check their roles and order, or generate with raw=True"

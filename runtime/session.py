@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from threading import Lock
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from .bundle.manifest import Manifest
 from .controller import AdaptiveWidth, Controller, FixedWidth
@@ -52,6 +52,7 @@ class Session:
         block: int | None = None,
         lookup: bool | None = None,
         inputs_embeds: Embeds = (),
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> Generator[str, None, None]:
         """The answer to `prompt`, in pieces of whole characters as they become certain.
 
@@ -62,12 +63,13 @@ class Session:
         repeats itself, what came next the last time is verified in place of the drafter's proposals when that promises more; `lookup=False` leaves
         that out, and `lookup=True` does it with `draft=False` too. `inputs_embeds` are for the targets of multimodal checkpoints: (start, rows) pairs,
         rows float32 [n, hidden], which take the place of n placeholder tokens of a prompt of ids, from its `start`-th on, as transformers'
-        `inputs_embeds` do: behind the scale or norm that the model gives its embeddings.
+        `inputs_embeds` do: behind the scale or norm that the model gives its embeddings. `chat_template_kwargs` are what the chat template reads beside
+        the messages, `enable_thinking` or `tools` for example.
         Raises `UsageError`, `LengthError` and, for a bundle that takes no `inputs_embeds`, `IncompatibleError` at once, before the first piece is asked
         for.
         """
         filtered = StopFilter(list(stop) if isinstance(stop, Iterable) and not isinstance(stop, str | bytes) else [stop])
-        tokens, record = self._request(prompt, max_new_tokens, raw, draft, block, lookup, inputs_embeds)
+        tokens, record = self._request(prompt, max_new_tokens, raw, draft, block, lookup, inputs_embeds, chat_template_kwargs)
         return self._pieces(tokens, record, filtered, on_token)
 
     def tokens(
@@ -80,9 +82,10 @@ class Session:
         block: int | None = None,
         lookup: bool | None = None,
         inputs_embeds: Embeds = (),
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> Generator[int, None, None]:
         """As `generate`, in token ids; an end-of-sequence token is the last of them."""
-        return self._request(prompt, max_new_tokens, raw, draft, block, lookup, inputs_embeds)[0]
+        return self._request(prompt, max_new_tokens, raw, draft, block, lookup, inputs_embeds, chat_template_kwargs)[0]
 
     @property
     def statistics(self) -> Statistics:
@@ -109,7 +112,15 @@ class Session:
         self.close()
 
     def _request(
-        self, prompt: Prompt, max_new_tokens: int | None, raw: bool, draft: bool, block: int | None, lookup: bool | None, inputs_embeds: Embeds
+        self,
+        prompt: Prompt,
+        max_new_tokens: int | None,
+        raw: bool,
+        draft: bool,
+        block: int | None,
+        lookup: bool | None,
+        inputs_embeds: Embeds,
+        variables: Mapping[str, Any] | None,
     ) -> tuple[Generator[int, None, None], Recorder]:
         """The running answer in ids, everything that can be wrong with the request checked."""
         widest = self.manifest.pairing.block
@@ -117,7 +128,7 @@ class Session:
             raise UsageError(f"block={block!r}", why=f"the drafter was built for blocks of 2 to {widest} rows", fix="choose one of those, or leave it out")
         if block is not None and lookup:
             raise UsageError("lookup=True with a fixed block", why="the drafter fills every block then", fix="leave out one of the two")
-        ids = self._text.encode(prompt, raw=raw)
+        ids = self._text.encode(prompt, raw=raw, variables=variables)
         limits = plan_limits(len(ids), self._open().target, max_new_tokens, self.manifest.text.eos_ids)
         embeds = check_embeds(inputs_embeds, len(ids), self._open().target.embeds)
         if embeds and (isinstance(prompt, str) or any(isinstance(item, Mapping) for item in prompt)):

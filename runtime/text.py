@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
@@ -23,37 +24,41 @@ class Text:
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None, vocab: int) -> None:
         self._tokenizer, self._template, self._vocab = tokenizer, template, vocab
 
-    def encode(self, prompt: Prompt, *, raw: bool) -> list[int]:
+    def encode(self, prompt: Prompt, *, raw: bool, variables: Mapping[str, Any] | None = None) -> list[int]:
         """Token ids of `prompt`.
 
         Text is one user message unless `raw`, or the bundle has no chat template: then it is continued as it stands. Ids are taken as they are.
-        Raises `UsageError` for anything else, for messages the template refuses or cannot take, for ids outside the vocabulary, and for text that is
-        no Unicode; `BundleError` where a chat is asked for and the template cannot be read.
+        `variables` are for the chat template.
+
+        Raises `UsageError` for anything else, for messages or variables the template refuses or cannot take, for variables where none is used, for ids
+        outside the vocabulary, and for text that is no Unicode; `BundleError` where a chat is asked for and the template cannot be read.
         """
         if isinstance(prompt, str):
             if raw or self._template is None:
+                _refuse(variables)
                 return self._ids(prompt, special=True)
-            return self._chat([{"role": "user", "content": prompt}])
+            return self._chat([{"role": "user", "content": prompt}], variables)
         items = _items(prompt)
         # numpy's and torch's integers are no `int`.
         if ids := [int(item) for item in items if isinstance(item, Integral)]:
+            _refuse(variables)
             return self._checked(ids, len(items))
         messages = [item for item in items if isinstance(item, Mapping)]
         if len(messages) != len(items):
             raise _no_prompt(prompt)
         if raw and messages:
             raise UsageError("raw text cannot be made of messages", fix="give a string, or leave raw out")
-        return self._chat(messages) if messages else []
+        return self._chat(messages, variables) if messages else []
 
     def stream(self) -> Detokenizer:
         """A fresh detokenizer."""
         return Detokenizer(self._tokenizer)
 
-    def _chat(self, messages: Sequence[Message]) -> list[int]:
+    def _chat(self, messages: Sequence[Message], variables: Mapping[str, Any] | None) -> list[int]:
         if self._template is None:
             raise UsageError("the bundle has no chat template", why="its target was not trained for chat", fix="give plain text with raw=True")
         # The template writes the special tokens itself.
-        return self._ids(self._template.render(messages), special=False)
+        return self._ids(self._template.render(messages, variables), special=False)
 
     def _ids(self, text: str, *, special: bool) -> list[int]:
         try:
@@ -70,6 +75,11 @@ class Text:
                 fix="give ids of this bundle's tokenizer and nothing else, or give text",
             )
         return ids
+
+
+def _refuse(variables: Mapping[str, Any] | None) -> None:
+    if variables:
+        raise UsageError("chat_template_kwargs without a chat", why="raw text and token ids go through no template", fix="leave them out, or give messages")
 
 
 def _items(prompt: Prompt) -> list[object]:

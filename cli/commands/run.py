@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -28,6 +29,10 @@ def command(
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Continue the prompt as it stands, without the chat template.")] = False,
     system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="A system message before the prompt.")] = None,
+    chat_template_kwargs: Annotated[
+        str | None,
+        typer.Option("--chat-template-kwargs", metavar="JSON", help='What the chat template reads beside the messages, as in {"enable_thinking": false}.'),
+    ] = None,
     stop: Annotated[list[str] | None, typer.Option("--stop", metavar="TEXT", help="End before this text; may be given again.")] = None,
     provider: Annotated[Literal["cpu", "cuda"], typer.Option("--provider", help="Kind of device.")] = "cpu",
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads; every core by default.")] = None,
@@ -35,6 +40,7 @@ def command(
     """Generate text from BUNDLE: the text streams to standard output, figures go to standard error."""
     if raw and system is not None:
         raise UsageError("--system has no place in a raw prompt", fix="leave out --raw, or write the system text into the prompt")
+    variables = None if chat_template_kwargs is None else _variables(chat_template_kwargs)
     text = _standard_input() if prompt == "-" else prompt
     messages = [{"role": "system", "content": system}, {"role": "user", "content": text}] if system is not None else text
 
@@ -44,7 +50,8 @@ def command(
         for note in session.notes:
             console.note(f"note: {note}")
         answer = []
-        for piece in session.generate(messages, max_new_tokens=max_new_tokens, stop=stop or (), raw=raw, draft=draft, lookup=lookup):
+        pieces = session.generate(messages, max_new_tokens=max_new_tokens, stop=stop or (), raw=raw, draft=draft, lookup=lookup, chat_template_kwargs=variables)
+        for piece in pieces:
             answer.append(piece)
             console.stream(piece)
         statistics, verdict = session.statistics, session.verdict
@@ -55,6 +62,16 @@ def command(
     return Report(
         {"text": "".join(answer), "draft": draft, "statistics": as_dict(statistics), "verdict": verdict if draft else None, "notes": list(session.notes)}
     )
+
+
+def _variables(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise UsageError("--chat-template-kwargs is no JSON", why=str(error), fix='give an object, as in {"enable_thinking": false}') from error
+    if not isinstance(found, dict):
+        raise UsageError("--chat-template-kwargs is no JSON object", fix='give names and values, as in {"enable_thinking": false}')
+    return found
 
 
 def _standard_input() -> str:

@@ -128,3 +128,11 @@ def test_no_bundle_is_a_usage_error_with_the_next_command(cli, tmp_path):
     missing, empty = cli("run", str(tmp_path / "none"), "--prompt", "Hi"), cli("run", str(tmp_path), "--prompt", "Hi")
     assert (missing.code, empty.code) == (2, 2)
     assert "dflash-compile build" in empty.err
+
+
+def test_what_the_template_reads_is_json(cli, record):
+    assert cli("run", "some/bundle", "--prompt", "Hi", "--chat-template-kwargs", '{"enable_thinking": false}').code == 0
+    assert record["chat_template_kwargs"] == {"enable_thinking": False}
+    for wrong in ("enable_thinking", "[1]"):
+        result = cli("run", "some/bundle", "--prompt", "Hi", "--chat-template-kwargs", wrong)
+        assert (result.code, "--chat-template-kwargs" in result.err) == (2, True)

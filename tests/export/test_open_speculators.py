@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -209,6 +210,12 @@ WEIGHTS: dict[str, Callable[[dict[str, torch.Tensor]], object]] = {
 def test_tensors_must_be_exactly_those_of_the_layout(drafter: Path, said: str) -> None:
     spoil(drafter, WEIGHTS[said])
     assert said in str(refused(drafter))
+
+
+def test_token_ids_where_differences_belong_are_refused(drafter: Path) -> None:
+    """`d2t` holds id - row; a writer that stored ids, or a reader that took them for such, would propose other tokens."""
+    spoil(drafter, lambda weights: weights.update(d2t=weights["d2t"] + torch.arange(len(IDS))))
+    assert re.search("name different tokens|outside the target's vocabulary", str(refused(drafter)))
 
 
 @pytest.fixture(scope="module")

@@ -232,3 +232,29 @@ def test_a_broken_tokenizer(tiny_bundle):
     write_manifest(tiny_bundle, manifest)
     with pytest.raises(BundleError, match="tokenizer cannot be read"):
         open_text(open_bundle(tiny_bundle))
+
+
+THINKING = "{{ messages[0].content }}{% if enable_thinking is defined and not enable_thinking %}!{% endif %}{% if tools %}{{ tools | length }}{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"), [(None, "hi"), ({}, "hi"), ({"enable_thinking": True}, "hi"), ({"enable_thinking": False}, "hi!"), ({"tools": [{}, {}]}, "hi2")]
+)
+def test_a_template_reads_what_it_is_given(variables, said):
+    text = Text(TOKENIZER, template(THINKING), VOCAB)
+    assert text.encode("hi", raw=False, variables=variables) == list(said.encode())
+    assert text.encode([{"role": "user", "content": "hi"}], raw=False, variables=variables) == list(said.encode())
+
+
+@pytest.mark.parametrize("prompt", ["hi", list(b"hi")])
+def test_variables_that_nobody_reads_are_refused(prompt):
+    text = Text(TOKENIZER, template(THINKING), VOCAB)
+    with pytest.raises(UsageError, match="without a chat"):
+        text.encode(prompt, raw=True, variables={"enable_thinking": False})
+    with pytest.raises(UsageError, match="without a chat"):
+        PLAIN.encode(prompt, raw=False, variables={"enable_thinking": False})
+
+
+def test_variables_do_not_replace_the_sessions_own():
+    with pytest.raises(UsageError, match="add_generation_prompt, messages"):
+        template(THINKING).render([], {"messages": [], "add_generation_prompt": False})
