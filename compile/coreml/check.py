@@ -19,7 +19,8 @@ from dflash_compile.runtime.errors import BuildError
 from ..mil.evaluate import Array, Evaluator
 from ..stateful.caches import CACHE, NEW_ROWS
 from ..stateful.lower import Stateful
-from ..stateful.trial import Reference, compare, trial_of, with_rows
+from ..stateful.reference import Reference, with_rows
+from ..stateful.trial import compare, trial_of
 from .precision import Compression
 
 TOLERANCE = 0.02

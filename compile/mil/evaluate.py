@@ -91,7 +91,7 @@ class Evaluator:
         where = f"{self.saved.package.name}, function {function}"
         if name not in inputs:
             raise BuildError(f"the input {name!r} was not given", where=where, fix=f"give all of {', '.join(self._function(function).inputs)}")
-        value = widened(tensor(inputs[name], type_name(var.dtype)), self._wide)
+        value: torch.Tensor = widened(tensor(inputs[name], type_name(var.dtype)), self._wide)
         try:
             check(value, var, self._wide)
         except Fault as fault:
