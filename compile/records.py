@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+import msgspec
+
 from dflash_compile.export.graph import Owner
 from dflash_compile.export.signature import Port, Signature
 from dflash_compile.export.spec import DrafterSpec, TargetSpec
@@ -40,6 +42,13 @@ def graph_record(signature: Signature, file: str, rows: int | None = None, funct
         function=function,
         **compiled,
     )
+
+
+def ringed(record: GraphRecord, context: int, widest: int) -> GraphRecord:
+    """`record` with the caches that are shorter than `context` named as rings, for calls of at most `widest` rows."""
+    taken = {name for name, _ in record.caches}
+    rings = [port.name for port in record.inputs if port.name in taken and isinstance(port.shape[2], int) and port.shape[2] < context]
+    return msgspec.structs.replace(record, rings=rings, widest=widest) if rings else record
 
 
 def manifest_of(

@@ -7,12 +7,14 @@ checkpoint's tensor names.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from . import ring_ops  # noqa: F401  (registers its operators)
 from .ops import NO_WINDOW
 from .spec import DrafterSpec
 
@@ -121,7 +123,11 @@ class CachedAttend:
     The block is written at `position` like the context and simply overwritten by the next inject.
     """
 
-    def __init__(self, spec: DrafterSpec, cos: torch.Tensor, sin: torch.Tensor, position: torch.Tensor, caches: list[torch.Tensor]) -> None:
+    def __init__(
+        self, spec: DrafterSpec, cos: torch.Tensor, sin: torch.Tensor, position: torch.Tensor, caches: list[torch.Tensor], rings: Collection[int] = ()
+    ) -> None:
+        """`rings` are the layers whose caches are rings."""
+        self.rings = rings
         self.spec, self.cos, self.sin, self.position, self.caches = spec, cos, sin, position, list(caches)
 
     def _rotate(self, x: torch.Tensor) -> torch.Tensor:
@@ -136,16 +142,16 @@ class CachedAttend:
         return self.caches
 
     def _write(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        self.caches[2 * layer] = torch.ops.dflash.kv_write(k, self.caches[2 * layer], self.position)
-        self.caches[2 * layer + 1] = torch.ops.dflash.kv_write(v, self.caches[2 * layer + 1], self.position)
+        write = torch.ops.dflash.kv_ring_write if layer in self.rings else torch.ops.dflash.kv_write
+        self.caches[2 * layer] = write(k, self.caches[2 * layer], self.position)
+        self.caches[2 * layer + 1] = write(v, self.caches[2 * layer + 1], self.position)
 
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         window = self.spec.windows[layer] if self.spec.windows else None
         causal = self.spec.causal[layer] if self.spec.causal else False
         caches = self.caches[2 * layer : 2 * layer + 2]
         anchored = {"anchored": True} if window is not None and self.spec.windows_from_anchor else {}
-        out, *caches = torch.ops.dflash.kv_attention(
-            self._rotate(q), self._rotate(k), v, *caches, self.position, self.spec.head_dim**-0.5, window or NO_WINDOW, causal, **anchored
-        )
+        attention = torch.ops.dflash.kv_ring_attention if layer in self.rings else torch.ops.dflash.kv_attention
+        out, *caches = attention(self._rotate(q), self._rotate(k), v, *caches, self.position, self.spec.head_dim**-0.5, window or NO_WINDOW, causal, **anchored)
         self.caches[2 * layer : 2 * layer + 2] = caches
         return out  # type: ignore[no-any-return]

@@ -1,6 +1,7 @@
-"""Mixture of experts with static shapes: every expert runs on every row, and what the router did not choose counts nothing.
+"""Mixture of experts with static shapes, in two forms.
 
-The dense form, which every back-end runs. It touches the weights of all experts, whatever the number of rows.
+Dense, which every back-end runs: every expert runs on every row, and what the router did not choose counts nothing. Sparse, for back-ends with an
+operator for it: rows are repeated for each expert they chose, and pass that one alone.
 """
 
 from __future__ import annotations
@@ -8,6 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from transformers.activations import SiLUActivation
+
+from .expert_ops import chosen_experts
 
 
 def dense_experts(module: Any, hidden: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -19,6 +23,34 @@ def dense_experts(module: Any, hidden: torch.Tensor, chosen: torch.Tensor, weigh
     share = torch.zeros(hidden.shape[0], module.num_experts, dtype=hidden.dtype).scatter(1, chosen, weights.to(hidden.dtype))
     summed: torch.Tensor = (out * share.T[:, :, None]).sum(0)
     return summed
+
+
+def sparse_experts(module: Any, hidden: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """As `dense_experts`, by the semantic operator; for modules that `has_sparse_form`."""
+    rows, used = chosen.shape
+    repeated = hidden[:, None].expand(-1, used, -1).reshape(-1, hidden.shape[1])
+    biases = (module.gate_up_proj_bias, module.down_proj_bias) if module.has_bias else (None, None)
+    alpha, beta, limit = _gate(module)
+    out = chosen_experts(
+        repeated, chosen.reshape(-1), module.gate_up_proj, module.down_proj, *biases, module.is_transposed, module.is_concatenated, alpha, beta, limit
+    )
+    if module.has_post_expert_norm:
+        out = module.post_expert_norm(out)
+    summed: torch.Tensor = (out.reshape(rows, used, -1) * weights[..., None].to(out.dtype)).sum(1)
+    return summed
+
+
+def has_sparse_form(module: Any) -> bool:
+    """Whether the operator computes what `module` does: a gated SiLU, or gpt-oss's clamped one."""
+    clamped = hasattr(module, "alpha") and hasattr(module, "limit")
+    gated = clamped or isinstance(getattr(module, "act_fn", None), torch.nn.SiLU | SiLUActivation)
+    # Halves of a bias would have to be brought into the operator's order as those of the weights are, and no family has any.
+    return bool(gated and (clamped != module.is_concatenated) and not (module.has_bias and module.is_concatenated))
+
+
+def _gate(module: Any) -> tuple[float, float, float]:
+    """Alpha, beta and limit of the operator."""
+    return (float(module.alpha), 1.0, float(module.limit)) if hasattr(module, "alpha") else (1.0, 0.0, 0.0)
 
 
 def _project(module: Any, name: str, x: torch.Tensor) -> torch.Tensor:

@@ -33,6 +33,11 @@ def read_json_if_any(path: Path) -> dict[str, Any]:
     return read_json(path) if path.exists() else {}
 
 
+def stated_dtype(config: Mapping[str, Any]) -> str:
+    """The dtype of the weights, as a config.json says it."""
+    return str(config.get("dtype") or config.get("torch_dtype") or "unknown").removeprefix("torch.")
+
+
 def section(value: object) -> Mapping[str, Any]:
     """`value` where it is a JSON object, else an empty one: a key of the wrong kind counts as missing."""
     return value if isinstance(value, Mapping) else {}

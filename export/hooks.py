@@ -5,7 +5,7 @@ Knows how transformers dispatches attention; knows no model family.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,13 +16,14 @@ from torch import nn
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from .experts import dense_experts
+from .experts import dense_experts, has_sparse_form, sparse_experts
 from .families import Family, Norm
 from .ops import NO_WINDOW, kv_attention, rms_norm, rotary
+from .ring_ops import kv_ring_attention
 
 # transformers looks for a kernel package when the name contains "flash", and makes no mask for a name it has no mask function for.
 ATTENTION = "kv_semantic"
-EXPERTS = "dense"
+EXPERTS = "semantic"
 
 
 @dataclass
@@ -32,6 +33,8 @@ class Pass:
     position: torch.Tensor
     pick: torch.Tensor
     caches: list[torch.Tensor]
+    rings: Collection[int] = ()
+    """layers whose caches are rings"""
     taps: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def attend(
@@ -39,7 +42,8 @@ class Pass:
     ) -> torch.Tensor:
         """Attention of `layer`, whose entries in `caches` are replaced. Shapes as in `ops.kv_attention`."""
         k_cache, v_cache = self.caches[2 * layer : 2 * layer + 2]
-        out, *updated = kv_attention(q, k, v, k_cache, v_cache, self.position, scale, window, True, **({} if sinks is None else {"sinks": sinks}))
+        attention = kv_ring_attention if layer in self.rings else kv_attention
+        out, *updated = attention(q, k, v, k_cache, v_cache, self.position, scale, window, True, **({} if sinks is None else {"sinks": sinks}))
         self.caches[2 * layer : 2 * layer + 2] = updated
         return out  # type: ignore[no-any-return]
 
@@ -74,11 +78,11 @@ def _normed(norm: Norm) -> Callable[[Any, torch.Tensor], torch.Tensor]:
 
 
 @contextmanager
-def hooked(model: Any, family: Family, taps: Sequence[int]) -> Iterator[Hooks]:
+def hooked(model: Any, family: Family, taps: Sequence[int], sparse: bool = False) -> Iterator[Hooks]:
     """Patch `family`'s functions and hook the decoder layers named by `taps` and the head, until the context ends.
 
     Set `Hooks.running` before calling `model`, without a cache and with `position_embeddings` tables in place of the
-    rotary module's output. The head then sees only the rows listed in `Pass.pick`.
+    rotary module's output. The head then sees only the rows listed in `Pass.pick`. `sparse` experts run in the sparse form, where they have one.
     """
     hooks = Hooks()
 
@@ -96,10 +100,14 @@ def hooked(model: Any, family: Family, taps: Sequence[int]) -> Iterator[Hooks]:
     def pick(_module: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         return (args[0].index_select(1, hooks.now().pick),)
 
+    def experts(module: Any, hidden: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        form = sparse_experts if sparse and has_sparse_form(module) else dense_experts
+        return form(module, hidden, chosen, weights)
+
     with ExitStack() as stack:
         ALL_ATTENTION_FUNCTIONS[ATTENTION] = attention
         stack.callback(ALL_ATTENTION_FUNCTIONS.pop, ATTENTION)
-        ALL_EXPERTS_FUNCTIONS[EXPERTS] = dense_experts
+        ALL_EXPERTS_FUNCTIONS[EXPERTS] = experts
         stack.callback(ALL_EXPERTS_FUNCTIONS.pop, EXPERTS)
         for key, ours in (("_attn_implementation", ATTENTION), ("_experts_implementation", EXPERTS)):
             stack.callback(setattr, model.config, key, getattr(model.config, key))

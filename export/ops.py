@@ -68,12 +68,12 @@ def kv_attention(
     end = int(position) + q.shape[2]
     keys, values, seen = k_cache[:, :, :end], v_cache[:, :, :end], mask[:, :end]
     if sinks is not None:
-        return _with_sinks(q, keys, values, seen, scale, sinks), k_cache, v_cache
+        return attention_with_sinks(q, keys, values, seen, scale, sinks), k_cache, v_cache
     out = torch.nn.functional.scaled_dot_product_attention(q, keys, values, attn_mask=seen, scale=scale, enable_gqa=True)
     return out, k_cache, v_cache
 
 
-def _with_sinks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, scale: float, sinks: torch.Tensor) -> torch.Tensor:
+def attention_with_sinks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, scale: float, sinks: torch.Tensor) -> torch.Tensor:
     """Attention whose softmax counts one more column for each head, of that score and no value."""
     groups = q.shape[1] // k.shape[1]
     scores = (q @ k.repeat_interleave(groups, 1).transpose(-1, -2) * scale).masked_fill(~mask, float("-inf"))

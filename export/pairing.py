@@ -248,14 +248,6 @@ def check_template(c: Candidates) -> str | None:
     return None
 
 
-def check_experts(c: Candidates) -> str | None:
-    """Mixtures of experts run in the dense form, which is exact and slow."""
-    if not c.t.experts:
-        return None
-    used = f"all {c.t.experts} experts of each layer run on every token, not the {c.t.experts_used} that are chosen"
-    return f"{used}, and their weights stay in float32: no back-end here has an operator for chosen ones"
-
-
 CHECKS: tuple[Callable[[Candidates], str | None], ...] = (
     check_target_layers,
     check_taps,
@@ -271,5 +263,4 @@ CHECKS: tuple[Callable[[Candidates], str | None], ...] = (
     check_heads,
     check_dtype,
     check_template,
-    check_experts,
 )

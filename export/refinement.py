@@ -6,6 +6,8 @@ mask-predict decoding with proposals that stay once they are kept (MaskGIT, Chan
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 
 from .dflash_v1 import DflashV1
@@ -22,9 +24,9 @@ class RefinedDraft(DraftGraph):
 
     ids: torch.Tensor | None
 
-    def __init__(self, drafter: DflashV1, rotary: RotaryTables, vocab: int, refine: int) -> None:
+    def __init__(self, drafter: DflashV1, rotary: RotaryTables, vocab: int, refine: int, rings: Collection[int] = ()) -> None:
         """A reduced head has a buffer `ids` int32 [draft_vocab], the token of each of its rows, to be filled like a weight."""
-        super().__init__(drafter, rotary, vocab)
+        super().__init__(drafter, rotary, vocab, rings)
         self.refine = refine
         size = drafter.spec.draft_vocab
         self.register_buffer("ids", None if size is None else torch.empty(size, dtype=torch.int32))

@@ -39,6 +39,13 @@ def rotary_tables(rotary: type[Any], config: Any, context: int) -> dict[str, tor
     return tables
 
 
+def rotary_kinds(rotary: type[Any], config: Any) -> int:
+    """How many pairs of tables `rotary_tables` gives. Raises `CheckpointError` for a scaling that cannot be used."""
+    with _checked_scaling():
+        kinds = rotary(config).rope_type
+    return len(kinds) if isinstance(kinds, dict) else 1
+
+
 def _tables(module: Any, config: Any, context: int, *kind: str) -> Tables:
     cos, sin = module(torch.zeros(1, 1, 1), torch.arange(context)[None], *kind)
     half = config.head_dim // 2 if getattr(config, "head_dim", None) else cos.shape[-1] // 2

@@ -6,6 +6,7 @@ Dimensions are numbers or symbols: "rows" (S, free per run), "picked" (rows that
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -37,14 +38,19 @@ def cache_names(layers: int) -> tuple[tuple[str, str], ...]:
     return tuple((f"{kind}_cache_{layer}", f"{kind}_cache_{layer}_out") for layer in range(layers) for kind in ("k", "v"))
 
 
-def _cache_ports(layers: int, kv_heads: int, length: int, head_dim: int, dtype: Dtype) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
-    shape = (1, kv_heads, length, head_dim)
-    pairs = cache_names(layers)
-    return tuple(Port(i, dtype, shape) for i, _ in pairs), tuple(Port(o, dtype, shape) for _, o in pairs)
+Length = int | Sequence[int]
+"""rows of every cache, or of those of each layer"""
+
+
+def _cache_ports(layers: int, kv_heads: int, length: Length, head_dim: int, dtype: Dtype) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
+    lengths = [length] * layers if isinstance(length, int) else length
+    shapes = [(1, kv_heads, rows, head_dim) for rows in lengths for _ in ("k", "v")]
+    named = list(zip(cache_names(layers), shapes, strict=True))
+    return tuple(Port(i, dtype, shape) for (i, _), shape in named), tuple(Port(o, dtype, shape) for (_, o), shape in named)
 
 
 def target_signature(
-    layers: int, kv_heads: int, head_dim: int, length: int, vocab: int, taps_width: int, rows: Dim = "rows", picked: Dim = "picked", dtype: Dtype = "float32"
+    layers: int, kv_heads: int, head_dim: int, length: Length, vocab: int, taps_width: int, rows: Dim = "rows", picked: Dim = "picked", dtype: Dtype = "float32"
 ) -> Signature:
     """The target in verification mode with host-side acceptance: prefill, verify and decode in one graph.
 
@@ -59,7 +65,7 @@ def target_signature(
     )
 
 
-def inject_signature(layers: int, kv_heads: int, head_dim: int, length: int, taps_width: int, rows: Dim = "rows", dtype: Dtype = "float32") -> Signature:
+def inject_signature(layers: int, kv_heads: int, head_dim: int, length: Length, taps_width: int, rows: Dim = "rows", dtype: Dtype = "float32") -> Signature:
     """Context K/V of `rows` newly committed tokens, written to the draft cache at `position`."""
     cache_in, cache_out = _cache_ports(layers, kv_heads, length, head_dim, dtype)
     return Signature(
@@ -70,7 +76,7 @@ def inject_signature(layers: int, kv_heads: int, head_dim: int, length: int, tap
     )
 
 
-def draft_signature(layers: int, kv_heads: int, head_dim: int, length: int, vocab: int, rows: Dim = "rows", dtype: Dtype = "float32") -> Signature:
+def draft_signature(layers: int, kv_heads: int, head_dim: int, length: Length, vocab: int, rows: Dim = "rows", dtype: Dtype = "float32") -> Signature:
     """`rows` block tokens (anchor, then masks) in; logits of every row but the anchor's out.
 
     `vocab` is the number of tokens that can be proposed: logit i is that of row i of the head.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -26,9 +26,14 @@ def parameter_shapes(family: Family, config: PreTrainedConfig, where: str = "") 
 
     Raises `CheckpointError` for a configuration that transformers cannot build a model of.
     """
+    return shapes_of(built_without_memory(family, config, where), config)
+
+
+def built_without_memory(family: Family, config: PreTrainedConfig, where: str = "") -> Any:
+    """`family`'s causal language model of `config` on torch's meta device. Raises as `parameter_shapes` does."""
     try:
         with torch.device("meta"):
-            model = family.build(config, torch.float32)  # of the dtype in the file only the weights' own counts
+            return family.build(config, torch.float32)  # of the dtype in the file only the weights' own counts
     except CheckpointError:
         raise
     except Exception as error:  # model classes trip over bad values in as many ways as there are values
@@ -38,6 +43,10 @@ def parameter_shapes(family: Family, config: PreTrainedConfig, where: str = "") 
             why=f"{type(error).__name__}: {error}",
             fix="take the configuration from the model's original repository",
         ) from error
+
+
+def shapes_of(model: Any, config: PreTrainedConfig) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every parameter of `model`; a tied head is left out."""
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     if config.tie_word_embeddings:
         shapes.pop(HEAD, None)

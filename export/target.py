@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,12 +18,12 @@ class VerificationTarget(nn.Module):
     Runs eagerly with real weights, which makes it the reference, and under `torch.export` with fake ones.
     """
 
-    def __init__(self, model: Any, hooks: Hooks, taps: Sequence[int], tables: Mapping[str, torch.Tensor]) -> None:
-        """`tables` are those of `rope.rotary_tables`."""
+    def __init__(self, model: Any, hooks: Hooks, taps: Sequence[int], tables: Mapping[str, torch.Tensor], rings: Collection[int] = ()) -> None:
+        """`tables` are those of `rope.rotary_tables`; `rings` are the layers whose caches are rings."""
         super().__init__()
         self.model = model
         self.hooks = hooks
-        self.taps = tuple(taps)
+        self.taps, self.rings = tuple(taps), frozenset(rings)
         model.get_decoder().rotary_emb = LayeredTables(tables)
 
     def forward(self, tokens: torch.Tensor, position: torch.Tensor, pick: torch.Tensor, *caches: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -31,7 +31,7 @@ class VerificationTarget(nn.Module):
 
         Returns logits [1, R, V], taps [1, S, n * H] in list order, then the updated caches.
         """
-        self.hooks.running = run = Pass(position, pick, list(caches))
+        self.hooks.running = run = Pass(position, pick, list(caches), self.rings)
         try:
             positions = (position + torch.arange(tokens.shape[1], device=tokens.device))[None]
             logits = self.model(input_ids=tokens, position_ids=positions, use_cache=False).logits

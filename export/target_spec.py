@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dflash_compile.runtime.errors import CheckpointError
@@ -67,7 +68,22 @@ def target_spec(family: str, config: PreTrainedConfig, name: str, dtype: str, te
 
     Raises `CheckpointError` for a tokenizer of another model and for a rotary embedding with several bases.
     """
+    sizes = target_sizes(family, config, name, dtype, where)
     tokenizer = check_tokenizer(text, config.vocab_size, where)
+    pad_id = config.pad_token_id if config.pad_token_id is not None else None if pad is None else tokenizer.token_to_id(pad)
+    bos_id = config.bos_token_id
+    if bos_id is None and text.bos_token is not None:
+        bos_id = tokenizer.token_to_id(text.bos_token)
+    eos_ids = end_ids(tokenizer, text, config.eos_token_id)
+    _check_tokens({"beginning": (bos_id,), "end": eos_ids}, config.vocab_size, where)
+    return replace(sizes, bos_id=bos_id, pad_id=pad_id, eos_ids=eos_ids)
+
+
+def target_sizes(family: str, config: PreTrainedConfig, name: str, dtype: str, where: str) -> TargetSpec:
+    """`target_spec` as far as the configuration alone says it, without the tokens of a text side.
+
+    Raises `CheckpointError` for a rotary embedding with several bases and for numbers that cannot be.
+    """
     theta = rope_base(config.rope_parameters)
     if theta is None:
         raise CheckpointError(
@@ -75,12 +91,6 @@ def target_spec(family: str, config: PreTrainedConfig, name: str, dtype: str, te
         )
     _check_positive("rope_theta", theta, where)
     _check_positive("rms_norm_eps", config.rms_norm_eps, where)
-    pad_id = config.pad_token_id if config.pad_token_id is not None else None if pad is None else tokenizer.token_to_id(pad)
-    bos_id = config.bos_token_id
-    if bos_id is None and text.bos_token is not None:
-        bos_id = tokenizer.token_to_id(text.bos_token)
-    eos_ids = end_ids(tokenizer, text, config.eos_token_id)
-    _check_tokens({"beginning": (bos_id,), "end": eos_ids}, config.vocab_size, where)
     return TargetSpec(
         family=family,
         name=name,
@@ -98,9 +108,6 @@ def target_spec(family: str, config: PreTrainedConfig, name: str, dtype: str, te
         rope_theta=float(theta),
         experts=getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None) or 0,
         experts_used=getattr(config, "num_experts_per_tok", None) or 0,
-        bos_id=bos_id,
-        pad_id=pad_id,
-        eos_ids=eos_ids,
     )
 
 

@@ -27,52 +27,71 @@ from .signature import Port, Signature, draft_signature, inject_signature, targe
 from .skeleton import EMBEDDING, HEAD
 from .spec import TargetSpec
 from .target import VerificationTarget
+from .windows import cache_rows, draft_cache_rows, layer_windows
 
 _DTYPES = {"float32": torch.float32, "int32": torch.int32}
 # Any size but 0 and 1, which torch.export would take for constants.
 _EXAMPLE_ROWS = 4
 # Their products reach thousands, and everything the drafter sees passes through them.
-_EXACT = ("fc.weight", "hidden_norm.weight")
+EXACT = ("fc.weight", "hidden_norm.weight")
 
 
-def trace_target(checkpoint: TargetCheckpoint, taps: Sequence[int], context: int, rows: int | None = None, picked: int | None = None) -> Graph:
+def trace_target(
+    checkpoint: TargetCheckpoint,
+    taps: Sequence[int],
+    context: int,
+    rows: int | None = None,
+    picked: int | None = None,
+    *,
+    widest: int | None = None,
+    sparse: bool = False,
+) -> Graph:
     """The target in verification mode, over a cache of `context` rows.
 
-    `rows` is the static width, or None for a free one; `picked` that of `pick`, as many where it is not given. Raises `IncompatibleError` for a family that has
-    no file in `families/`.
+    `rows` is the static width, or None for a free one; `picked` that of `pick`, as many where it is not given. With `widest`, the most rows of one call,
+    layers with a window keep rings where those pay; `sparse` experts are one operator each. Raises `IncompatibleError` for a family that has no file in
+    `families/`.
     """
     spec = checkpoint.spec
     family = family_of(spec.family)
     widths: tuple[Size, Size] = ("rows", "picked") if rows is None else (rows, picked or rows)
-    signature = target_signature(spec.layers, spec.kv_heads, spec.head_dim, context, spec.vocab, len(taps) * spec.hidden, *widths)
     fake = FakeTensorMode()
     # Fake tensors cannot be swapped for others, which `to` does, and everything is float32 already.
     with fake, patch.object(torch.nn.Module, "to", lambda module, *_, **__: module):
         model = family.build(copy.deepcopy(checkpoint.config), torch.float32).eval()
+    lengths = cache_rows(layer_windows(model), context, widest)
+    signature = target_signature(spec.layers, spec.kv_heads, spec.head_dim, lengths, spec.vocab, len(taps) * spec.hidden, *widths)
     tables = rotary_tables(type(model.get_decoder().rotary_emb), checkpoint.config, context)
-    with hooked(model, family, taps) as hooks, torch.no_grad():
-        module = VerificationTarget(model, hooks, taps, {name: fake.from_tensor(table) for name, table in tables.items()})
+    with hooked(model, family, taps, sparse) as hooks, torch.no_grad():
+        module = VerificationTarget(model, hooks, taps, {name: fake.from_tensor(table) for name, table in tables.items()}, _rings(lengths, context))
         program = _export(module, signature, fake)
     return _graph(signature, program, tables | dict(family.constants(checkpoint.config)), lambda name: target_weight(spec, name.removeprefix("model.")))
 
 
-def trace_inject(checkpoint: DrafterCheckpoint, target: TargetSpec, context: int, rows: int | None = None) -> Graph:
-    """The drafter's context K/V of `rows` new tokens (None: any number), over a draft cache of `context` rows."""
+def trace_inject(checkpoint: DrafterCheckpoint, target: TargetSpec, context: int, rows: int | None = None, widest: int | None = None) -> Graph:
+    """The drafter's context K/V of `rows` new tokens (None: any number), over a draft cache of `context` rows; `widest` as in `trace_target`."""
     spec, width = checkpoint.spec, len(checkpoint.spec.taps) * target.hidden
-    signature = inject_signature(spec.layers, spec.kv_heads, spec.head_dim, context, width, rows or "rows")
-    return _trace_drafter(checkpoint, target, context, signature, InjectGraph)
+    lengths = draft_cache_rows(spec, context, widest)
+    signature = inject_signature(spec.layers, spec.kv_heads, spec.head_dim, lengths, width, rows or "rows")
+
+    def graph(model: DflashV1, rotary: RotaryTables) -> InjectGraph:
+        return InjectGraph(model, rotary, _rings(lengths, context))
+
+    return _trace_drafter(checkpoint, target, context, signature, graph)
 
 
-def trace_draft(checkpoint: DrafterCheckpoint, target: TargetSpec, context: int, rows: int | None = None, refine: int = 0) -> Graph:
+def trace_draft(checkpoint: DrafterCheckpoint, target: TargetSpec, context: int, rows: int | None = None, refine: int = 0, widest: int | None = None) -> Graph:
     """Proposals for a block of `rows` (None: any number from 2), refined `refine` times.
 
-    With the target's embedding and head, but for the drafter's own where it has some.
+    With the target's embedding and head, but for the drafter's own where it has some; `widest` as in `trace_target`.
     """
     spec = checkpoint.spec
-    signature = draft_signature(spec.layers, spec.kv_heads, spec.head_dim, context, spec.draft_vocab or target.vocab, rows or "rows")
+    lengths = draft_cache_rows(spec, context, widest)
+    signature = draft_signature(spec.layers, spec.kv_heads, spec.head_dim, lengths, spec.draft_vocab or target.vocab, rows or "rows")
 
     def graph(model: DflashV1, rotary: RotaryTables) -> DraftGraph:
-        return RefinedDraft(model, rotary, target.vocab, refine) if refine else DraftGraph(model, rotary, target.vocab)
+        rings = _rings(lengths, context)
+        return RefinedDraft(model, rotary, target.vocab, refine, rings) if refine else DraftGraph(model, rotary, target.vocab, rings)
 
     ids = None if checkpoint.vocabulary is None else torch.tensor(checkpoint.vocabulary.ids, dtype=torch.int32)
     return _trace_drafter(checkpoint, target, context, signature, graph, {} if ids is None else {"ids": ids})
@@ -81,6 +100,10 @@ def trace_draft(checkpoint: DrafterCheckpoint, target: TargetSpec, context: int,
 def target_weight(spec: TargetSpec, name: str) -> WeightRef:
     """The target's parameter `name`; a tied head is the embedding."""
     return WeightRef("target", EMBEDDING if spec.tied and name == HEAD else name)
+
+
+def _rings(lengths: Sequence[int], context: int) -> list[int]:
+    return [layer for layer, rows in enumerate(lengths) if rows < context]
 
 
 def _trace_drafter(
@@ -107,7 +130,7 @@ def _trace_drafter(
         if name == "head":
             return WeightRef("drafter", HEAD) if own or checkpoint.spec.draft_vocab is not None else target_weight(target, HEAD)
         tensor = name.removeprefix("drafter.")
-        return WeightRef("drafter", tensor, exact=tensor in _EXACT)
+        return WeightRef("drafter", tensor, exact=tensor in EXACT)
 
     return _graph(signature, program, {"cos": cos, "sin": sin, **(tables or {})}, owner)
 

@@ -88,13 +88,18 @@ def load_target(checkpoint: TargetCheckpoint, replace: Mapping[str, torch.Tensor
     return model
 
 
+def _rings(signature: Signature, context: int) -> list[int]:
+    rows = [port.shape[2] for port in signature.inputs if port.name.startswith("k_cache")]
+    return [layer for layer, length in enumerate(rows) if length != context]
+
+
 @contextmanager
-def torch_target(checkpoint: TargetCheckpoint, signature: Signature, taps: tuple[int, ...], context: int) -> Iterator[Call]:
+def torch_target(checkpoint: TargetCheckpoint, signature: Signature, taps: tuple[int, ...], context: int, sparse: bool = False) -> Iterator[Call]:
     """The module that is traced, run eagerly with real weights."""
     model = load_target(checkpoint)
     tables = rotary_tables(type(model.get_decoder().rotary_emb), checkpoint.config, context)
-    with hooked(model, family_of(checkpoint.spec.family), taps) as hooks:
-        yield module_call(VerificationTarget(model, hooks, taps, tables), signature)
+    with hooked(model, family_of(checkpoint.spec.family), taps, sparse) as hooks:
+        yield module_call(VerificationTarget(model, hooks, taps, tables, _rings(signature, context)), signature)
 
 
 def draft_module(checkpoint: DrafterCheckpoint, width: int) -> DflashV1:
@@ -117,12 +122,13 @@ def torch_drafter(drafter: DrafterCheckpoint, target: TargetCheckpoint, signatur
     """inject and draft, run eagerly."""
     model = draft_module(drafter, len(drafter.spec.taps) * target.spec.hidden)
     tables = RotaryTables(*drafter_tables(drafter.spec, context))
-    draft = DraftGraph(model, tables, target.spec.vocab)
+    rings = _rings(signatures["inject"], context)
+    draft = DraftGraph(model, tables, target.spec.vocab, rings)
     draft.embedding.data = (drafter if drafter.spec.own_embedding else target).read(EMBEDDING).float()
     draft.head.data = draft_head(drafter, target)
     with ExitStack() as stack:
         stack.enter_context(semantic_norms())
-        modules: dict[str, torch.nn.Module] = {"inject": InjectGraph(model, tables), "draft": draft}
+        modules: dict[str, torch.nn.Module] = {"inject": InjectGraph(model, tables, rings), "draft": draft}
         yield {role: module_call(module, signatures[role]) for role, module in modules.items()}
 
 

@@ -65,7 +65,7 @@ class BlockBatch:
     def to(self, device: torch.device) -> BlockBatch:
         """The same on `device`."""
         widths = None if self.widths is None else self.widths.to(device)
-        return BlockBatch(*(tensor.to(device) for tensor in (self.features, self.anchors, self.anchor_tokens, self.labels)), widths)
+        return BlockBatch(self.features.to(device), self.anchors.to(device), self.anchor_tokens.to(device), self.labels.to(device), widths)
 
 
 def pack(

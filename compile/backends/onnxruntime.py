@@ -16,13 +16,15 @@ from dflash_compile.runtime.errors import UsageError
 
 from ..bind import bind, size_of
 from ..check import check_engine, importable
+from ..experts import expert_blocks, form_of
 from ..lowered import Lowered
 from ..lowerings import onnxruntime, portable
 from ..models import Models
 from ..options import BuildOptions
 from ..precision import PRECISIONS, precision_of
 from ..progress import Note, Progress
-from ..records import graph_record
+from ..records import graph_record, ringed
+from ..widths import widest
 
 __all__ = ["ARCHITECTURES", "CACHE_POLICIES", "DEPLOYMENT_TARGETS", "PRECISIONS", "check_options", "prepare", "requires"]
 
@@ -53,6 +55,7 @@ class _Engine:
 @dataclass(frozen=True)
 class _Prepared:
     models: Models
+    options: BuildOptions
     engines: tuple[_Engine, ...]
 
     @property
@@ -77,10 +80,12 @@ class _Prepared:
             path = directory / engine.file
             path.parent.mkdir(exist_ok=True)
             bind(engine.lowered, self.models.sources, path.parent, path.name, advance)
-            records[engine.owner].append(graph_record(engine.signature, engine.file))
+            records[engine.owner].append(ringed(graph_record(engine.signature, engine.file), self.models.context, widest(self.models.block)))
         return records
 
     def check(self, directory: Path, progress: Progress, note: Note) -> None:
+        if (form := _experts(self.models, self.options)) is not None:
+            note(f"mixtures of experts: {form}")
         if not importable():
             note("onnxruntime is not installed here: the engines were written but not tried")
             return
@@ -117,11 +122,12 @@ def requires(_models: Models, _options: BuildOptions) -> RequirementRecord:
 
 def prepare(models: Models, options: BuildOptions, progress: Progress, owners: Collection[Owner] = OWNERS) -> _Prepared:
     """Trace and lower target, inject and draft, as far as they belong to `owners`, with free row counts."""
-    target, context = models.target.spec, models.context
+    target, context, wide = models.target.spec, models.context, widest(models.block)
+    sparse = not options.portable and expert_blocks(models.target.config, precision_of(options.precision_for("target"))) is not None
     traces: tuple[tuple[Owner, Callable[[], Graph]], ...] = (
-        ("target", lambda: trace_target(models.target, models.pairing.drafter.taps, context)),
-        ("drafter", lambda: trace_inject(models.drafter, target, context)),
-        ("drafter", lambda: trace_draft(models.drafter, target, context, refine=options.refine)),
+        ("target", lambda: trace_target(models.target, models.pairing.drafter.taps, context, widest=wide, sparse=sparse)),
+        ("drafter", lambda: trace_inject(models.drafter, target, context, widest=wide)),
+        ("drafter", lambda: trace_draft(models.drafter, target, context, refine=options.refine, widest=wide)),
     )
     wanted = [(owner, trace) for owner, trace in traces if owner in owners]
     engines: list[_Engine] = []
@@ -129,7 +135,13 @@ def prepare(models: Models, options: BuildOptions, progress: Progress, owners: C
         progress("tracing and lowering", len(engines), len(wanted))
         lower = portable.lower if options.portable else partial(onnxruntime.lower, precision=precision_of(options.precision_for(owner)))
         engines.append(_Engine(owner, lower(trace())))
-    return _Prepared(models, tuple(engines))
+    return _Prepared(models, options, tuple(engines))
+
+
+def _experts(models: Models, options: BuildOptions) -> str | None:
+    """The form that mixtures of experts take here, in words."""
+    spec = models.target.spec
+    return form_of(spec.experts, spec.experts_used, expert_blocks(models.target.config, precision_of(options.precision_for("target"))))
 
 
 def _built_with() -> str:

@@ -6,7 +6,7 @@ from dflash_compile.export.graph import Graph
 
 from ..lowered import Lowered, Payloads
 from ..onnx_graph import to_onnx
-from ..passes import standard
+from ..passes import rings, standard
 from ..passes.edit import tidy
 from ..passes.linear import linear
 from ..passes.positions import Positions
@@ -24,5 +24,7 @@ def lower(graph: Graph) -> Lowered:
     standard.standard_rotary(model, positions)
     standard.standard_attention(model, positions)
     standard.standard_writes(model, positions)
+    rings.ring_attention(model, positions)
+    rings.ring_writes(model, positions)
     tidy(model)
     return Lowered(graph.signature, model, payloads.finish())

@@ -67,14 +67,14 @@ def standard_attention(model: ir.Model, positions: Positions) -> bool:
         mask = positions.visible(int(length), window, causal, node.op_type == ANCHORED)  # type: ignore[arg-type]
         seen: tuple[ir.Value | None, ...] = (keys, values, mask)
         if sinks:
-            seen = _sunk(edit, keys, values, mask, sinks[0], int(out.shape[1]))  # type: ignore[index, arg-type]
+            seen = sunk(edit, keys, values, mask, sinks[0], int(out.shape[1]))  # type: ignore[index, arg-type]
         attended = edit.one("Attention", [q, *seen], {"scale": node.attributes["scale"].as_float()}, like=out)
         supersede(node.outputs, [attended, keys, values])
         model.graph.remove(node, safe=True)
     return bool(found)
 
 
-def _sunk(edit: Editor, keys: ir.Value, values: ir.Value, mask: ir.Value, sinks: ir.Value | None, heads: int) -> tuple[ir.Value, ir.Value, ir.Value]:
+def sunk(edit: Editor, keys: ir.Value, values: ir.Value, mask: ir.Value, sinks: ir.Value | None, heads: int) -> tuple[ir.Value, ir.Value, ir.Value]:
     """K, V and mask with one more column, whose key is zero: its score is then what the mask adds, the sink of each head."""
     kv, length, width = (int(size) for size in keys.shape[1:])  # type: ignore[index, arg-type]
     nothing = edit.constant(np.zeros((1, kv, 1, width), np.float32))

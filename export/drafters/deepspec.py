@@ -5,15 +5,18 @@ A block of 7 is 7 proposals there: the rows of a draft.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..checkpoint import DrafterCheckpoint
 from ..drafter_folder import trained_with
-from ..files import FileHashes, names_architecture, read_json
+from ..files import FileHashes, names_architecture, read_json, stated_dtype
 from ..int8_source import open_tensors
 from ..renamed_source import RenamedSource
 from ..skeleton import EMBEDDING, HEAD, check_shapes
+from ..spec import DrafterSpec
 from ._reader import Reader, flag, index
 from ._v1_tensors import tensor_shapes
 from ._zlab_config import INSIDE, read_spec
@@ -38,17 +41,27 @@ def open_checkpoint(path: Path) -> DrafterCheckpoint:
     mis-shaped tensors.
     """
     raw = read_json(path / "config.json")
+    tensors = RenamedSource(open_tensors(path, raw), lambda name: NAMES.get(name, name))
+    spec = _spec(raw, path, tensors.dtype("fc.weight") if "fc.weight" in tensors.shapes() else "unknown")
+    check_shapes(tensor_shapes(spec) | {EMBEDDING: (spec.vocab, spec.hidden), HEAD: (spec.vocab, spec.hidden)}, tensors.shapes(), str(path))
+    return DrafterCheckpoint(spec, tensors, path, FileHashes([path / "config.json", *tensors.paths]), *trained_with(raw))
+
+
+def specify(path: Path) -> DrafterSpec:
+    """The spec in config.json alone. Raises `CheckpointError` as `open_checkpoint` does for its keys."""
+    raw = read_json(path / "config.json")
+    return _spec(raw, path, stated_dtype(raw))
+
+
+def _spec(raw: Mapping[str, Any], path: Path, dtype: str) -> DrafterSpec:
     reader = Reader(raw, path, INSIDE)
     _refuse_heads(reader)
-    tensors = RenamedSource(open_tensors(path, raw), lambda name: NAMES.get(name, name))
-    plain = read_spec(raw, path, tensors.dtype("fc.weight") if "fc.weight" in tensors.shapes() else "unknown")
+    plain = read_spec(raw, path, dtype)
     given = reader.optional("sample_from_anchor", "sample_from_anchor")
     from_anchor = True if given is None else reader.parsed("sample_from_anchor", given, flag)
     evidence = {**plain.evidence, "sample_from_anchor": "the anchor's row proposes, a rule of the layout", **reader.evidence}
     evidence |= {"own_embedding": "embed_tokens.weight and lm_head.weight are stored", "draft_vocab": "a head of its own, over the whole vocabulary"}
-    spec = replace(plain, dialect=DIALECT, block=plain.block + from_anchor, sample_from_anchor=from_anchor, own_embedding=True, evidence=evidence)
-    check_shapes(tensor_shapes(spec) | {EMBEDDING: (spec.vocab, spec.hidden), HEAD: (spec.vocab, spec.hidden)}, tensors.shapes(), str(path))
-    return DrafterCheckpoint(spec, tensors, path, FileHashes([path / "config.json", *tensors.paths]), *trained_with(raw))
+    return replace(plain, dialect=DIALECT, block=plain.block + from_anchor, sample_from_anchor=from_anchor, own_embedding=True, evidence=evidence)
 
 
 def _refuse_heads(reader: Reader) -> None:

@@ -80,6 +80,11 @@ def open_checkpoint(path: Path) -> DrafterCheckpoint:
     return DrafterCheckpoint(spec, tensors, path, FileHashes([path]))
 
 
+def specify(path: Path) -> DrafterSpec:
+    """The spec alone, for which the file's header is read."""
+    return open_checkpoint(path).spec
+
+
 def _architecture(path: Path) -> str | None:
     if path.suffix != ".gguf" or not path.is_file():
         return None

@@ -6,13 +6,14 @@ both are asked for here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..checkpoint import DrafterCheckpoint
 from ..drafter_folder import trained_with
-from ..files import FileHashes, names_architecture, read_json, section
+from ..files import FileHashes, names_architecture, read_json, section, stated_dtype
 from ..int8_source import open_tensors
 from ..skeleton import check_shapes
 from ..spec import DrafterSpec
@@ -37,15 +38,24 @@ def open_checkpoint(path: Path) -> DrafterCheckpoint:
     """The drafter in `path`. Raises `CheckpointError` for a missing or contradictory key and for missing, surplus or mis-shaped tensors."""
     raw = read_json(path / "config.json")
     tensors = open_tensors(path, raw)
-    dtype = tensors.dtype("fc.weight") if "fc.weight" in tensors.shapes() else "unknown"
+    spec = _spec(raw, path, tensors.dtype("fc.weight") if "fc.weight" in tensors.shapes() else "unknown")
+    check_shapes(tensor_shapes(spec), tensors.shapes(), str(path))
+    return DrafterCheckpoint(spec, tensors, path, FileHashes([path / "config.json", *tensors.paths]), *trained_with(raw))
+
+
+def specify(path: Path) -> DrafterSpec:
+    """The spec in config.json alone. Raises `CheckpointError` as `open_checkpoint` does for its keys."""
+    raw = read_json(path / "config.json")
+    return _spec(raw, path, stated_dtype(raw))
+
+
+def _spec(raw: Mapping[str, Any], path: Path, dtype: str) -> DrafterSpec:
     reader = Reader(raw, path, INSIDE)
     _refuse_sinks(reader)
     # Without its windows it is a z-lab drafter; those are read here.
     plain = {key: value for key, value in raw.items() if key not in ("layer_types", "use_sliding_window", "sliding_window", "is_causal")}
     plain[INSIDE] = {key: value for key, value in section(raw.get(INSIDE)).items() if key not in ("is_causal", "causal")}
-    spec = _with_windows(read_spec(plain, path, dtype), reader)
-    check_shapes(tensor_shapes(spec), tensors.shapes(), str(path))
-    return DrafterCheckpoint(spec, tensors, path, FileHashes([path / "config.json", *tensors.paths]), *trained_with(raw))
+    return _with_windows(read_spec(plain, path, dtype), reader)
 
 
 def _refuse_sinks(reader: Reader) -> None:

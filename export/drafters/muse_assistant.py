@@ -11,7 +11,7 @@ from typing import Any
 
 from ..checkpoint import DrafterCheckpoint
 from ..drafter_folder import TRAINED_WITH, trained_with
-from ..files import FileHashes, read_json
+from ..files import FileHashes, read_json, stated_dtype
 from ..int8_source import open_tensors
 from ..quantization_config import KEY
 from ..renamed_source import RenamedSource
@@ -43,6 +43,12 @@ def open_checkpoint(path: Path) -> DrafterCheckpoint:
     spec = _spec(raw, path, tensors.dtype("fc.weight") if "fc.weight" in tensors.shapes() else "unknown")
     check_shapes(tensor_shapes(spec), tensors.shapes(), str(path))
     return DrafterCheckpoint(spec, tensors, path, FileHashes([path / "config.json", *tensors.paths]), *trained_with(raw))
+
+
+def specify(path: Path) -> DrafterSpec:
+    """The spec in config.json alone. Raises `CheckpointError` as `open_checkpoint` does for its keys."""
+    raw = read_json(path / "config.json")
+    return _spec(raw, path, stated_dtype(raw))
 
 
 def _spec(raw: Mapping[str, Any], path: Path, dtype: str) -> DrafterSpec:

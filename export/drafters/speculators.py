@@ -16,7 +16,7 @@ from dflash_compile.runtime.errors import CheckpointError, UsageError
 from ..checkpoint import DrafterCheckpoint
 from ..draft_vocabulary import DELTAS, MEMBERS, DraftVocabulary, vocabulary_of
 from ..drafter_folder import check_dtypes, refuse_existing, trained_with, write_folder
-from ..files import FileHashes, read_json
+from ..files import FileHashes, read_json, stated_dtype
 from ..int8_source import Int8Source, open_tensors
 from ..safetensors_source import DTYPES, SafetensorsSource
 from ..skeleton import HEAD, check_shapes
@@ -63,6 +63,12 @@ def open_checkpoint(path: Path) -> DrafterCheckpoint:
     vocabulary = None if spec.draft_vocab is None else _vocabulary(tensors, path)
     tensors.drop([name for name in MAPS if name in tensors.shapes()])
     return DrafterCheckpoint(spec, tensors, path, FileHashes([path / "config.json", *tensors.paths]), *trained_with(raw), vocabulary)
+
+
+def specify(path: Path) -> DrafterSpec:
+    """The spec in config.json alone. Raises `CheckpointError` as `open_checkpoint` does for its keys."""
+    raw = read_json(path / "config.json")
+    return read_spec(raw, path, stated_dtype(raw))
 
 
 def save(

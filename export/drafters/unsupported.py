@@ -35,6 +35,9 @@ def open_checkpoint(path: Path) -> NoReturn:
     )
 
 
+specify = open_checkpoint
+
+
 def _dialect(path: Path) -> str | None:
     if not (path / "config.json").is_file():
         return None

@@ -13,7 +13,7 @@ from dflash_compile.runtime.errors import UsageError
 
 from ..checkpoint import DrafterCheckpoint
 from ..drafter_folder import check_dtypes, refuse_existing, trained_with, write_folder
-from ..files import FileHashes, names_architecture, read_json, section
+from ..files import FileHashes, names_architecture, read_json, section, stated_dtype
 from ..int8_source import open_tensors
 from ..skeleton import check_shapes
 from ..spec import DrafterSpec
@@ -43,6 +43,12 @@ def open_checkpoint(path: Path) -> DrafterCheckpoint:
     spec = read_spec(raw, path, tensors.dtype("fc.weight") if "fc.weight" in tensors.shapes() else "unknown")
     check_shapes(tensor_shapes(spec), tensors.shapes(), str(path))
     return DrafterCheckpoint(spec, tensors, path, FileHashes([path / "config.json", *tensors.paths]), *trained_with(raw))
+
+
+def specify(path: Path) -> DrafterSpec:
+    """The spec in config.json alone. Raises `CheckpointError` as `open_checkpoint` does for its keys."""
+    raw = read_json(path / "config.json")
+    return read_spec(raw, path, stated_dtype(raw))
 
 
 def save(

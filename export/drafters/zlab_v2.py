@@ -5,12 +5,14 @@ What the keys mean follows PyPI `dflash` 0.1.0.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..checkpoint import DrafterCheckpoint
 from ..drafter_folder import trained_with
-from ..files import FileHashes, names_architecture, read_json
+from ..files import FileHashes, names_architecture, read_json, stated_dtype
 from ..int8_source import open_tensors
 from ..skeleton import check_shapes
 from ..spec import Convolution, DrafterSpec, Selector
@@ -34,10 +36,19 @@ def open_checkpoint(path: Path) -> DrafterCheckpoint:
     """The drafter in `path`. Raises `CheckpointError` for a missing or contradictory key and for missing, surplus or mis-shaped tensors."""
     raw = read_json(path / "config.json")
     tensors = open_tensors(path, raw)
-    plain = read_spec(raw, path, tensors.dtype("fc.weight") if "fc.weight" in tensors.shapes() else "unknown")
-    spec = _with_additions(plain, Reader(raw, path, INSIDE))
+    spec = _spec(raw, path, tensors.dtype("fc.weight") if "fc.weight" in tensors.shapes() else "unknown")
     check_shapes(_shapes(spec), tensors.shapes(), str(path))
     return DrafterCheckpoint(spec, tensors, path, FileHashes([path / "config.json", *tensors.paths]), *trained_with(raw))
+
+
+def specify(path: Path) -> DrafterSpec:
+    """The spec in config.json alone. Raises `CheckpointError` as `open_checkpoint` does for its keys."""
+    raw = read_json(path / "config.json")
+    return _spec(raw, path, stated_dtype(raw))
+
+
+def _spec(raw: Mapping[str, Any], path: Path, dtype: str) -> DrafterSpec:
+    return _with_additions(read_spec(raw, path, dtype), Reader(raw, path, INSIDE))
 
 
 def _with_additions(spec: DrafterSpec, reader: Reader) -> DrafterSpec:

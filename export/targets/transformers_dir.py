@@ -37,21 +37,39 @@ def recognise(path: Path) -> str | None:
 
 def open_checkpoint(path: Path) -> TargetCheckpoint:
     """The target in `path`. Raises `CheckpointError` when a file or key is missing, or the weights are not the configuration's."""
-    raw = read_json(path / "config.json")
-    _check_raw(raw, path / "config.json")
-    kind = str(raw["model_type"])
+    file = path / "config.json"
+    kind, config, quantised = read_config(file)
+    if quantised:
+        raise CheckpointError(
+            "this model is already quantised",
+            where=f"{file}: quantization_config",
+            why="only plain float weights are read from safetensors",
+            fix="use the unquantised checkpoint; quantisation happens in the build",
+        )
     family = family_of(kind)
-    config = _config(path) if family.decoder is None else family.decoder(_config(path))
     tensors = _tensors(path, family)
     tensors.drop([name for name in tensors.shapes() if name.endswith(TOLERATED)])
     if config.tie_word_embeddings and HEAD in tensors.shapes():
         _check_tied(tensors, path)
         tensors.drop([HEAD])
-    check_sizes(config, len(tensors.shapes()), str(path / "config.json"))
-    check_shapes(parameter_shapes(family, config, str(path / "config.json")), tensors.shapes(), str(path))
+    check_sizes(config, len(tensors.shapes()), str(file))
+    check_shapes(parameter_shapes(family, config, str(file)), tensors.shapes(), str(path))
     text, text_files = read_text(path)
     spec = target_spec(kind, config, path.name, tensors.dtype(EMBEDDING), text, pad_token(path), str(path))
-    return TargetCheckpoint(spec, config, tensors, text, path, FileHashes([path / "config.json", *tensors.paths, *text_files]))
+    return TargetCheckpoint(spec, config, tensors, text, path, FileHashes([file, *tensors.paths, *text_files]))
+
+
+def read_config(file: Path) -> tuple[str, PreTrainedConfig, bool]:
+    """Family, configuration of the text decoder, and whether the weights are quantised, by the configuration in `file`.
+
+    Raises `CheckpointError` for a family that is not known and for keys that are missing or refused by transformers.
+    """
+    raw = read_json(file)
+    _check_raw(raw, file)
+    kind = str(raw["model_type"])
+    family = family_of(kind)
+    config = _config(file) if family.decoder is None else family.decoder(_config(file))
+    return kind, config, "quantization_config" in raw
 
 
 def _check_raw(raw: Mapping[str, Any], where: Path) -> None:
@@ -61,13 +79,6 @@ def _check_raw(raw: Mapping[str, Any], where: Path) -> None:
             where=f"{where}: auto_map",
             why="code from a checkpoint is never run",
             fix="if transformers has the family built in, delete auto_map from a copy of config.json and open that",
-        )
-    if "quantization_config" in raw:
-        raise CheckpointError(
-            "this model is already quantised",
-            where=f"{where}: quantization_config",
-            why="only plain float weights are read from safetensors",
-            fix="use the unquantised checkpoint; quantisation happens in the build",
         )
     require_family(str(raw["model_type"]), str(where))
     family = family_of(str(raw["model_type"]))
@@ -86,14 +97,14 @@ def _check_raw(raw: Mapping[str, Any], where: Path) -> None:
         )
 
 
-def _config(path: Path) -> PreTrainedConfig:
+def _config(file: Path) -> PreTrainedConfig:
     try:
-        config: PreTrainedConfig = AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
+        config: PreTrainedConfig = AutoConfig.from_pretrained(file, trust_remote_code=False, local_files_only=True)
         return config
     except Exception as error:  # config classes validate with errors of many types
         raise CheckpointError(
             "transformers does not accept the configuration",
-            where=str(path / "config.json"),
+            where=str(file),
             why=str(error),
             fix="take config.json from the model's original repository",
         ) from None

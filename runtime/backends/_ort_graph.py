@@ -83,12 +83,18 @@ class Graph:
         self._bindings: dict[tuple[int, ...], tuple[Any, list[Buffer | Place]]] = {}
         self.ports = {port.name: port for port in (*record.inputs, *record.outputs)}
         self._caches = record.caches
+        self.rings = frozenset(record.rings)
+        self._widest = record.widest
         _check_ports(file, record.inputs, self._session.get_inputs())
         _check_ports(file, record.outputs, self._session.get_outputs())
 
     def cache_buffers(self, library: Any, device: str) -> dict[str, Buffer]:
         """Zeroed memory for every cache of this graph, by input name."""
         return {name: Buffer(library, device, _static(self.ports[name]), self.ports[name].dtype) for name, _ in self._caches}
+
+    def narrowed(self, rows: int) -> int:
+        """`rows`, or the most that a call may have where rings limit them."""
+        return rows if self._widest is None else min(rows, self._widest)
 
     def prepared(self, key: tuple[int, ...]) -> bool:
         """Whether a binding under `key` exists."""

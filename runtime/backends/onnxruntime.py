@@ -73,14 +73,15 @@ class _Target(TargetEngine):
     def __init__(self, maker: _Maker) -> None:
         manifest = maker.manifest
         block, narrowest = manifest.pairing.block, manifest.requires.exact_width
-        widest = max(min(_CHUNK, manifest.context), block)
-        # Products of four bits take rows two by two: the last of an odd number rounds as a single row does.
-        super().__init__(context=manifest.context, vocab=manifest.target.vocab, widest=widest + widest % 2, exact_width=narrowest, multiple=narrowest)
         self._graph: Graph | None = maker.graph(manifest.target, "target")
+        widest = max(min(_CHUNK, manifest.context), block)
+        widest = self._graph.narrowed(widest + widest % 2)
+        # Products of four bits take rows two by two: the last of an odd number rounds as a single row does.
+        super().__init__(context=manifest.context, vocab=manifest.target.vocab, widest=widest, exact_width=narrowest, multiple=narrowest)
         ports = self._graph.ports
         self._width = _size(ports["taps"].shape[2])
         self._caches = self._graph.cache_buffers(maker.library, maker.device)
-        _check_length(self._caches, manifest.context)
+        _check_length(self._graph, self._caches, manifest.context)
         self._tokens = maker.buffer((self.widest,), "int32")
         self._position = maker.buffer((1,), "int32")
         self._last = maker.buffer((narrowest,), "int32")
@@ -131,8 +132,8 @@ class _Drafter(DrafterEngine):
         self._inject: Graph | None = maker.graph(model, "inject")
         self._draft: Graph | None = maker.graph(model, "draft")
         self._caches = self._draft.cache_buffers(maker.library, maker.device)
-        _check_length(self._caches, maker.manifest.context)
-        super().__init__(context=maker.manifest.context, block=pairing.block, widest=max(_CHUNK, pairing.block))
+        _check_length(self._draft, self._caches, maker.manifest.context)
+        super().__init__(context=maker.manifest.context, block=pairing.block, widest=self._inject.narrowed(max(_CHUNK, pairing.block)))
         self._mask_id = pairing.mask_id
         self._ids = maker.draft_ids
         self._width = _size(self._inject.ports["taps"].shape[2])
@@ -191,8 +192,8 @@ def _size(dimension: int | str) -> int:
     return dimension
 
 
-def _check_length(caches: dict[str, Buffer], context: int) -> None:
-    """Caches hold at least `context` rows: [1, kv, L, head_dim]."""
+def _check_length(graph: Graph, caches: dict[str, Buffer], context: int) -> None:
+    """Caches that are no rings hold at least `context` rows: [1, kv, L, head_dim]."""
     for name, buffer in caches.items():
-        if len(buffer.shape) != 4 or buffer.shape[2] < context:
+        if len(buffer.shape) != 4 or (buffer.shape[2] < context and name not in graph.rings):
             raise BundleError(f"the cache {name} has the shape {list(buffer.shape)}, too short for a context of {context}", fix="build the bundle again")

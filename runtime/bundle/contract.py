@@ -55,6 +55,10 @@ def _graph_faults(graph: GraphRecord, vocab: int) -> Iterator[str]:
     for taken, given in graph.caches:
         if taken not in inputs or given not in outputs:
             yield f"has a cache ({taken}, {given}) that is no input and output of it"
+    cached = {name for name, _ in graph.caches}
+    yield from (f"names a ring {ring} that is no cache of it" for ring in graph.rings if ring not in cached)
+    if graph.rings and (graph.widest is None or graph.widest < 1):
+        yield "has rings, and does not say for how many rows"
     logits = outputs.get("logits")
     if logits is not None and logits[-1:] != [vocab]:
         yield f"gives logits {logits} for a vocabulary of {vocab}"

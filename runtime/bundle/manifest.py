@@ -59,6 +59,10 @@ class GraphRecord(_Record, frozen=True, kw_only=True):
     """(input, output) pairs that share one buffer; where both are one name, the engine keeps it as a state"""
     function: str | None = None
     """its entry point, where the engine has several"""
+    rings: list[str] = []
+    """cache inputs that hold the last rows only: the row of position p is row p modulo their length"""
+    widest: int | None = None
+    """most rows of one call, which the length of its rings follows from; None where no ring limits them"""
     arch: str | None = None
     """the GPU architecture it was compiled for; None where the engine runs on any"""
     profile: int | None = None

@@ -29,8 +29,9 @@ class FakeSession:
     notes: tuple[str, ...] = ("drums nearby",)
     manifest = SimpleNamespace(pairing=SimpleNamespace(block=6))
 
-    def generate(self, prompt, *, max_new_tokens, draft, block, on_token):
+    def generate(self, prompt, *, max_new_tokens, draft, block, lookup, on_token):
         assert block in (None, 6)
+        assert lookup is None, "every side looks up what its session sees fit: plain decoding nothing"
         side = ("default" if block is None else "blocks") if draft else "plain"
         turn = self.calls.count((prompt, side))
         self.calls.append((prompt, side))

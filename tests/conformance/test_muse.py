@@ -18,14 +18,14 @@ from dflash_compile.runtime import load
 from dflash_compile.runtime.session import Session
 from dflash_compile.runtime.statistics import Recorder
 
-CONTEXT, BLOCK, NEW = 128, 6, 48
+CONTEXT, BLOCK, NEW = 256, 6, 48
 SPOKEN = (40, 90)
 """tokens with opposite rows of a large head: the target and the drafter say one or the other mostly, so that proposals stand now and then"""
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Windows of 7 and 6 rows: every prompt and every answer crosses them, in prefill, while verifying and after rollback."""
+    """Windows of 7 and 6 rows, in rings of 128: prompts and answers cross both, in prefill, while verifying and after rollback."""
     folder = tmp_path_factory.mktemp("muse")
     target = models.write_target(folder / "target", "muse_glimmer", sliding_window=7, num_hidden_layers=5)
     weights = load_file(target / "model.safetensors")
@@ -64,13 +64,13 @@ def test_the_bundle_says_and_accepts_what_transformers_does(pair: tuple[Path, Pa
     cycles: list[int] = []
     count = Recorder.cycle
 
-    def cycle(self: Recorder, offered: int, accepted: int) -> None:
+    def cycle(self: Recorder, drafted: bool, offered: int, accepted: int) -> None:
         cycles.append(accepted)
-        count(self, offered, accepted)
+        count(self, drafted, offered, accepted)
 
     monkeypatch.setattr(Recorder, "cycle", cycle)
     generator, partial = torch.Generator().manual_seed(1), 0
-    for length in (3, 9, 20):
+    for length in (3, 9, 110, 150):
         prompt = torch.randint(4, VOCAB - 4, (1, length), generator=generator)
         pieces = Pieces()
         wanted = target.generate(
@@ -84,6 +84,13 @@ def test_the_bundle_says_and_accepts_what_transformers_does(pair: tuple[Path, Pa
         assert produced == pieces.lengths[2:], "after the prompt and the token that prefill chose"
         partial += sum(0 < accepted < BLOCK - 1 for accepted in cycles)
     assert partial >= 10
+
+
+def test_layers_with_windows_keep_rings(session: Session) -> None:
+    graphs = [*session.manifest.target.graphs, *session.manifest.drafter.graphs]
+    rows = {graph.role: [port.shape[2] for port in graph.inputs if port.name.startswith("k_cache")] for graph in graphs}
+    assert rows == {"target": [CONTEXT, 128, 128, 128, CONTEXT], "inject": [128, CONTEXT, 128], "draft": [128, CONTEXT, 128]}
+    assert {graph.widest for graph in graphs} == {64}
 
 
 def test_a_tap_off_by_one_accepts_less(pair: tuple[Path, Path], session: Session, tmp_path: Path) -> None:

@@ -1,0 +1,149 @@
+"""A plan for people and for programs, and the options it is asked with."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from dflash_compile.runtime.errors import UsageError
+
+if TYPE_CHECKING:
+    from dflash_compile.compile.plan import Needs, Plan
+
+_UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What there is to fit into."""
+
+    bytes: int | None
+    """None where the system does not tell"""
+    source: str
+
+
+def lengths(text: str) -> list[int]:
+    """The contexts in a list like `8192,32768`. Raises `UsageError` for anything but positive numbers."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise UsageError(f"contexts {text!r}", where="--context", fix="give lengths in tokens, such as 8192,32768")
+    return [int(part) for part in parts]
+
+
+def memory_bytes(text: str | None) -> Memory:
+    """The memory in a size like `24GB`, or this machine's. Raises `UsageError` for what is no size."""
+    if text is None:
+        return Memory(_machine(), "this machine")
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([MGT]i?B)\s*", text, re.IGNORECASE)
+    if match is None:
+        raise UsageError(f"a memory of {text!r}", where="--memory", fix="give a number with its unit, such as 24GB or 16GiB")
+    return Memory(int(float(match[1]) * _UNITS[match[2].upper()]), "--memory")
+
+
+def as_document(plan: Plan, memory: Memory) -> dict[str, Any]:
+    """Everything, JSON-ready; sizes are in bytes, and null where the models do not reach a context."""
+    outline = plan.target
+    totals = [
+        {"precision": weights.precision, "context": needs.context, "bytes": plan.total(weights, needs), "fits": _fits(plan.total(weights, needs), memory)}
+        for weights in plan.weights
+        for needs in plan.needs
+    ]
+    return {
+        "backend": "onnxruntime",
+        "target": {**asdict(outline.spec), "windows": list(outline.windows), "notes": list(outline.notes)},
+        "drafter": None if plan.drafter is None else asdict(plan.drafter),
+        "block": plan.block,
+        "experts": dict(plan.experts),
+        "roles": [asdict(role) for role in plan.roles],
+        "weights": [asdict(weights) for weights in plan.weights],
+        "contexts": [asdict(needs) for needs in plan.needs],
+        "buffers": plan.buffers,
+        "totals": totals,
+        "memory": asdict(memory),
+    }
+
+
+def tables(plan: Plan, memory: Memory) -> list[Any]:
+    """What rich prints, in order."""
+    spec, windows = plan.target.spec, [window for window in plan.target.windows if window is not None]
+    sliding = f", {len(windows)} with a window of {windows[0]}" if windows else ""
+    head = f"target {spec.name} ({spec.family}): {spec.layers} layers{sliding}, {spec.hidden} wide, {spec.kv_heads} key heads of {spec.head_dim}"
+    lines = [f"{head}, vocabulary {spec.vocab}"]
+    if plan.drafter is not None:
+        d = plan.drafter
+        lines.append(f"drafter {d.name} ({d.dialect}): {d.layers} layers, taps {', '.join(map(str, d.taps))}, blocks of {plan.block}")
+    lines += [f"experts at {name}: {form}" for name, form in plan.experts.items()]
+    lines += [f"note: {note}" for note in plan.target.notes]
+    where = memory.source if memory.bytes is None else f"{_gib(memory.bytes)} GiB ({memory.source})"
+    verdict = f"Totals count {_gib(plan.buffers)} GiB of buffers and half a GiB for everything else; ✓ fits {where}, ✗ does not."
+    return [*lines, "", _roles(plan), "", _weights(plan), "", _needs(plan), "", _totals(plan, memory), "", verdict]
+
+
+def _roles(plan: Plan) -> Any:
+    table = _table("graph", ["engine", "rows"])
+    for role in plan.roles:
+        table.add_row(role.role, role.engine, role.rows)
+    return table
+
+
+def _weights(plan: Plan) -> Any:
+    table = _table("weights, GiB", ["target", "drafter"])
+    for weights in plan.weights:
+        table.add_row(weights.precision, _gib(weights.target), _gib(weights.drafter) if plan.drafter is not None else "–")
+    return table
+
+
+def _needs(plan: Plan) -> Any:
+    table = _table("caches, GiB", [str(needs.context) for needs in plan.needs])
+    table.add_row("target", *(_or_dash(needs.target_cache) for needs in plan.needs))
+    if plan.drafter is not None:
+        table.add_row("drafter", *(_or_dash(needs.drafter_cache) for needs in plan.needs))
+    table.add_row("both, without rings", *(_or_dash(needs.full_cache) for needs in plan.needs))
+    table.add_row("layers with rings", *(_reached(needs, str(needs.rings)) for needs in plan.needs))
+    table.add_row("rotary tables", *(_or_dash(needs.tables) for needs in plan.needs))
+    return table
+
+
+def _totals(plan: Plan, memory: Memory) -> Any:
+    table = _table("total, GiB", [str(needs.context) for needs in plan.needs])
+    for weights in plan.weights:
+        sizes = [plan.total(weights, needs) for needs in plan.needs]
+        marks = {True: " ✓", False: " ✗", None: ""}
+        table.add_row(weights.precision, *(f"{_or_dash(size)}{marks[_fits(size, memory)]}" for size in sizes))
+    return table
+
+
+def _table(first: str, columns: list[str]) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(first)
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table
+
+
+def _fits(size: int | None, memory: Memory) -> bool | None:
+    return None if size is None or memory.bytes is None else size <= memory.bytes
+
+
+def _reached(needs: Needs, text: str) -> str:
+    return "too long" if needs.target_cache is None else text
+
+
+def _or_dash(size: int | None) -> str:
+    return "too long" if size is None else _gib(size)
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.2f}"
+
+
+def _machine() -> int | None:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return None
