@@ -16,7 +16,8 @@ from dflash_compile.runtime.errors import BuildError
 
 from ..stateful.caches import CACHE
 from ..stateful.lower import Stateful
-from ..stateful.trial import Array, Reference, compare, trial_of
+from ..stateful.reference import Array, Reference
+from ..stateful.trial import compare, trial_of
 
 TOLERANCE = 1e-4
 """of the largest number of an output, in float32"""

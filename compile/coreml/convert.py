@@ -18,6 +18,7 @@ from dflash_compile.export.skeleton import EMBEDDING, HEAD
 from dflash_compile.runtime.errors import BuildError
 
 from ..stateful.bind import bound
+from ..stateful.caches import CACHE
 from ..stateful.lower import Stateful
 from .names import PART
 from .precision import Compression, Kept
@@ -54,10 +55,12 @@ def convert(stateful: Stateful, sources: Mapping[Owner, TensorSource], compressi
 
 
 def _kept(stateful: Stateful) -> Kept:
+    # A rotary table is long enough to be taken for a matrix. In four bits it turns every key by the wrong angle.
+    tables = (f"b_{name}{suffix}" for name in sorted(stateful.constants.keys() - {CACHE}) for suffix in ("", "_to_fp16"))
     exact = {name for name, ref in stateful.weights.items() if ref.exact}
     heads = {name: stateful.program.state_dict[name].shape[0] for name, ref in stateful.weights.items() if ref.tensor in (HEAD, EMBEDDING)}
     return Kept(
-        tuple(constant for name in sorted(exact) for constant in (f"p_{name}", f"p_{name}{PART}0")),
+        (*tables, *(constant for name in sorted(exact) for constant in (f"p_{name}", f"p_{name}{PART}0"))),
         tuple(f"p_{name}{part}_to_fp16" for name in sorted(heads) for part in ("", *_parts(heads[name]))),
     )
 

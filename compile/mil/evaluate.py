@@ -14,7 +14,7 @@ from dflash_compile.runtime.errors import BuildError
 from ..coreml.names import PART
 from . import algebra, elementwise, layout
 from .program import load
-from .values import Fault, check, tensor, type_name
+from .values import Fault, check, tensor, type_name, widened
 
 OPERATIONS = {**elementwise.OPERATIONS, **layout.OPERATIONS, **algebra.OPERATIONS}
 STATE_OPERATIONS = ("read_state", "coreml_update_state")
@@ -30,6 +30,7 @@ class Evaluator:
         """Raises `BuildError` for a package that is not whole."""
         self.saved = load(package)
         self._constants: dict[int, Any] = {}
+        self._wide = False
 
     @property
     def functions(self) -> tuple[str, ...]:
@@ -44,13 +45,16 @@ class Evaluator:
             if _is_state(var)
         }
 
-    def run(self, function: str, inputs: Mapping[str, Array], state: dict[str, torch.Tensor] | None = None) -> dict[str, Array]:
+    def run(self, function: str, inputs: Mapping[str, Array], state: dict[str, torch.Tensor] | None = None, wide: bool = False) -> dict[str, Array]:
         """Outputs of `function` by name; what it writes to states is left in `state`.
+
+        `wide` computes in float32 what the package computes in float16, states and outputs included; constants keep the numbers that are stored.
 
         Raises `BuildError` naming the operation that is unknown, gives something else than it declares, reaches outside what it
         reads, or turns finite numbers into ones that are not.
         """
         body, values = self._function(function), {}
+        self._wide = wide
         for name, var in body.inputs.items():
             if not _is_state(var):
                 values[var] = self._input(function, name, var, inputs)
@@ -87,9 +91,9 @@ class Evaluator:
         where = f"{self.saved.package.name}, function {function}"
         if name not in inputs:
             raise BuildError(f"the input {name!r} was not given", where=where, fix=f"give all of {', '.join(self._function(function).inputs)}")
-        value = tensor(inputs[name], type_name(var.dtype))
+        value: torch.Tensor = widened(tensor(inputs[name], type_name(var.dtype)), self._wide)
         try:
-            check(value, var)
+            check(value, var, self._wide)
         except Fault as fault:
             raise BuildError(f"the input {name!r} {fault}", where=where, fix="give what the function declares") from fault
         return value
@@ -101,6 +105,8 @@ class Evaluator:
             results: Any = self._state_step(op, values, state)
         elif op.op_type in OPERATIONS:
             given = {key: self._argument(value, values) for key, value in op.inputs.items() if value is not None}
+            if self._wide and given.get("dtype") == "fp16":
+                given["dtype"] = "fp32"
             try:
                 results = OPERATIONS[op.op_type](**given)
             except (RuntimeError, TypeError, IndexError) as error:
@@ -109,7 +115,8 @@ class Evaluator:
         else:
             raise Fault("is of a kind this evaluator does not know")
         for var, result in zip(op.outputs, results if isinstance(results, tuple | list) else [results], strict=True):
-            check(result, var)
+            result = widened(result, self._wide)
+            check(result, var, self._wide)
             values[var] = result
 
     def _state_step(self, op: Any, values: dict[Any, Any], state: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -128,7 +135,7 @@ class Evaluator:
             return values[var]
         if var.op is None:
             raise Fault(f"reads {var.name!r}, which nothing makes")
-        return self._constant(var.op)
+        return widened(self._constant(var.op), self._wide)
 
     def _constant(self, op: Any) -> Any:
         var = op.outputs[0]

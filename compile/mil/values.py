@@ -52,13 +52,20 @@ def check_range(value: torch.Tensor, name: str) -> None:
         raise Fault(f"gives {int(value.min())} to {int(value.max())}, which do not fit {name}")
 
 
-def check(value: torch.Tensor, var: Any) -> None:
-    """Raises `Fault` where `value` is not of the shape and type that `var` declares."""
+def widened(value: Any, wide: bool) -> Any:
+    """A tensor of float16 in float32 where that is wanted; everything else as it is."""
+    return value.float() if wide and isinstance(value, torch.Tensor) and value.dtype == torch.float16 else value
+
+
+def check(value: torch.Tensor, var: Any, wide: bool = False) -> None:
+    """Raises `Fault` where `value` is not of the shape and type that `var` declares, or of float32 where it declares float16 and is `wide`."""
     name = type_name(var.dtype)
     shape = tuple(var.shape)
     if tuple(value.shape) != shape:
         raise Fault(f"gives the shape {list(value.shape)}, and declares {list(shape)}")
     wanted = _FLOATS.get(name, torch.bool if name == "bool" else torch.int64)
+    if wide and wanted == torch.float16:
+        wanted = torch.float32
     if value.dtype != wanted:
         raise Fault(f"gives {value.dtype}, and declares {name}")
     if wanted == torch.int64:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 
 from dflash_compile.compile.backends import coreml
 from dflash_compile.compile.build import BuildOptions, build
+from dflash_compile.compile.coreml import convert as conversion
 from dflash_compile.compile.coreml.check import check_function, check_package, run_once
 from dflash_compile.compile.coreml.convert import convert
 from dflash_compile.compile.coreml.package import MODEL, WEIGHTS, merge
@@ -24,8 +26,8 @@ from dflash_compile.compile.mil.lint import lint
 from dflash_compile.compile.models import Models, decide
 from dflash_compile.compile.stateful.caches import HostCache
 from dflash_compile.compile.stateful.lower import Stateful, lower
+from dflash_compile.compile.stateful.reference import Reference, rounded_norm
 from dflash_compile.compile.stateful.roles import Role, roles_of, widths_of
-from dflash_compile.compile.stateful.trial import Reference
 from dflash_compile.export import open_drafter, open_target
 from dflash_compile.export.graph import Owner
 from dflash_compile.runtime.bundle.read import read_manifest
@@ -277,6 +279,29 @@ def test_swapped_taps_are_found_by_running(tmp_path: Path) -> None:
         check_package(tmp_path / "one.mlpackage", (straight,), sources, FP16)
 
 
+def test_rotary_tables_are_never_compressed(apple_bundle: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a long context are as large as a matrix. In eight bits they would turn keys by less than float16's rounding may: float32 shows it."""
+    folder = apple_bundle("llama", "coreml", "fp16").parent
+    long = decide(open_target(folder / "target"), open_drafter(folder / "drafter"), BuildOptions(context=512))
+    stateful, compression = graph(long, "target", "decode1"), compression_of("int8")
+
+    def package(name: str) -> Evaluator:
+        convert(stateful, long.sources, compression, "macos15", tmp_path / "part.mlpackage")
+        merge({"decode1": tmp_path / "part.mlpackage"}, tmp_path / name)
+        return Evaluator(tmp_path / name)
+
+    right = package("right.mlpackage")
+    check_function(right, stateful, long.sources, compression)
+    for name in stateful.constants.keys() - {"cache"}:
+        table = right.weight("decode1", f"b_{name}")
+        assert table is not None
+        assert torch.equal(table, stateful.constants[name].half())
+    kept = conversion._kept
+    monkeypatch.setattr(conversion, "_kept", lambda graph: replace(kept(graph), exact=tuple(name for name in kept(graph).exact if not name.startswith("b_"))))
+    with pytest.raises(BuildError, match="is not what the traced graph gives"):
+        check_function(package("wrong.mlpackage"), stateful, long.sources, compression)
+
+
 class Norm(torch.nn.Module):
     """One norm, by the semantic operator or as it is written out everywhere."""
 
@@ -307,6 +332,8 @@ def test_the_norm_holds_at_any_activation(tmp_path: Path, size: float) -> None:
     x = (torch.randn(1, 4, 64, generator=torch.Generator().manual_seed(1)).clamp(-2, 2) * size).half().float()
     found = norm_package(tmp_path, raw=False).run("main", {"x": x.numpy()})["y"]
     np.testing.assert_allclose(found, Norm(raw=False)(x), atol=1e-2)
+    # The gate asks of rounding what the package does: step by step, not the result alone.
+    np.testing.assert_allclose(found, rounded_norm(x, Norm(raw=False).weight, 1e-6), rtol=1e-3)
 
 
 def test_the_norm_of_a_row_of_zeros_is_zero(tmp_path: Path) -> None:
