@@ -53,7 +53,8 @@ _FORMS = {
         _PYTHON_FILES,
         {
             "library": "coreai-core",
-            "imports": "import asyncio\nimport json\nimport sys\nfrom collections.abc import Callable\nfrom contextlib import AsyncExitStack",
+            "imports": "import asyncio\nimport atexit\nimport json\nimport sys\nimport time\n"
+            "from collections.abc import Callable\nfrom contextlib import AsyncExitStack",
             "library_imports": "import numpy as np\nfrom coreai.authoring import AIModelAsset\nfrom coreai.runtime import NDArray",
             "proof": "It runs on a Mac and on Linux, where its answers were compared with those of dflash-compile's own runtime.",
         },

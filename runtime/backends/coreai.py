@@ -9,6 +9,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from threading import Thread
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ from ._static import Array, StaticDrafter, StaticTarget, engine_file, state_port
 INSTALL = 'pip install "dflash-compile[coreai]"'
 
 _DISTRIBUTION = "coreai-core"
+_RELEASE = 0.1
+"""seconds: without them two of forty processes were aborted at their end, with them none"""
 _PARTS = ("metadata.json", "main.mlirb", "main.hash")
 
 
@@ -73,13 +76,17 @@ class _Model:
         return {name: value.numpy() for name, value in results.items()}
 
     def close(self) -> None:
-        """Release the model and end the thread."""
+        """Release the model and end the thread.
+
+        The library's own threads let go of buffers a moment later, and need Python for that: one that finds it ending aborts the process.
+        """
         self._functions = {}
         self._state = {}
         self._wait(self._held.aclose())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        sleep(_RELEASE)
 
     async def _load(self, path: Path, names: list[str]) -> dict[str, Any]:
         model = await self._held.enter_async_context(self._assets.AIModelAsset.load(path).executable())
