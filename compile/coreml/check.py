@@ -25,8 +25,11 @@ from .precision import Compression
 
 TOLERANCE = 0.02
 """of the largest number of an output: float16's rounding through tens of layers; 0.005 is seen on small models"""
-WIDE_TOLERANCE = 2e-4
-"""of the same when the package is computed in float32, where little but the order of sums differs; 4e-6 is seen on 30 layers"""
+WIDE_TOLERANCE = 5e-3
+"""of the same when the package is computed in float32. Little differs then where every constant is one of the checkpoint's (4e-6 over 30 layers of a llama),
+but the converter folds some into others, 1 + w of a norm, and stores what comes out in float16: 4e-4 is seen with gemma3's norms, 2e-3 with muse's"""
+_TABLE_ROUNDING = 2**-10
+"""of a number, that float16 may do to a table"""
 
 
 def check_package(
@@ -43,6 +46,7 @@ def check_function(
     evaluator: Evaluator, stateful: Stateful, sources: Mapping[Owner, TensorSource], compression: Compression, tolerance: float = TOLERANCE
 ) -> None:
     """Run one function at several positions, forward and back. Raises `BuildError` where it differs from the traced graph."""
+    _check_tables(evaluator, stateful)
     trial = trial_of(stateful)
     cache = trial.state
     found: list[tuple[Mapping[str, Array], Array]] = []
@@ -53,6 +57,20 @@ def check_function(
         cache = found[-1][1]
     reference = Reference(stateful, sources, _own_weights(evaluator, stateful, sources, compression))
     compare(stateful, trial, reference, found, tolerance, wide, WIDE_TOLERANCE)
+
+
+def _check_tables(evaluator: Evaluator, stateful: Stateful) -> None:
+    """Tables that are no checkpoint's, those of rotary positions for one, are stored as they are: in four bits they turn every key by the wrong angle."""
+    for name in sorted(stateful.constants.keys() - {CACHE}):
+        table, found = stateful.constants[name].float(), evaluator.weight(stateful.role.function, f"b_{name}")
+        if found is None or found.shape != table.shape:  # folded into something else: running tells
+            continue
+        if not torch.allclose(found.float(), table, rtol=_TABLE_ROUNDING, atol=1e-4 * float(table.abs().max())):
+            raise BuildError(
+                f"{stateful.role.function}: the table {name} is not what the traced graph gives",
+                why=f"a number of it is {float((found.float() - table).abs().max()):.2g} away",
+                fix="report this, with both config.json",
+            )
 
 
 def run_once(evaluator: Evaluator, stateful: Stateful, feeds: Mapping[str, Array], cache: Array, wide: bool = False) -> tuple[dict[str, Array], Array]:
