@@ -38,7 +38,8 @@ def kv_write(new: torch.Tensor, cache: torch.Tensor, position: torch.Tensor) -> 
 
 
 @kv_write.register_fake
-def _(new: torch.Tensor, cache: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+def like_cache(_new: torch.Tensor, cache: torch.Tensor, _position: torch.Tensor) -> torch.Tensor:
+    """What writing to `cache` gives, by shape and dtype only."""
     return torch.empty_like(cache)
 
 
@@ -66,15 +67,13 @@ def kv_attention(
     k_cache, v_cache = kv_write(k, k_cache, position), kv_write(v, v_cache, position)
     mask = _visible(position, q.shape[2], k_cache.shape[2], window, causal, anchored)
     end = int(position) + q.shape[2]
-    keys, values, seen = k_cache[:, :, :end], v_cache[:, :, :end], mask[:, :end]
-    if sinks is not None:
-        return attention_with_sinks(q, keys, values, seen, scale, sinks), k_cache, v_cache
-    out = torch.nn.functional.scaled_dot_product_attention(q, keys, values, attn_mask=seen, scale=scale, enable_gqa=True)
-    return out, k_cache, v_cache
+    return attend(q, k_cache[:, :, :end], v_cache[:, :, :end], mask[:, :end], scale, sinks), k_cache, v_cache
 
 
-def attention_with_sinks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, scale: float, sinks: torch.Tensor) -> torch.Tensor:
-    """Attention whose softmax counts one more column for each head, of that score and no value."""
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, scale: float, sinks: torch.Tensor | None) -> torch.Tensor:
+    """Grouped attention under a `mask` bool [S, columns]; with `sinks`, the softmax counts one more column for each head, of that score and no value."""
+    if sinks is None:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=True)
     groups = q.shape[1] // k.shape[1]
     scores = (q @ k.repeat_interleave(groups, 1).transpose(-1, -2) * scale).masked_fill(~mask, float("-inf"))
     column = sinks.to(q.dtype).view(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
@@ -83,19 +82,10 @@ def attention_with_sinks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask
 
 
 @kv_attention.register_fake
-def _(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    position: torch.Tensor,
-    scale: float,
-    window: int,
-    causal: bool,
-    anchored: bool = False,
-    sinks: torch.Tensor | None = None,
+def like_attention(
+    q: torch.Tensor, _k: torch.Tensor, _v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, *_: object, **__: object
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What attention over caches gives, by shape and dtype only."""
     return torch.empty_like(q), torch.empty_like(k_cache), torch.empty_like(v_cache)
 
 

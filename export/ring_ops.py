@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch.library import custom_op
 
-from .ops import NO_WINDOW, attention_with_sinks
+from .ops import NO_WINDOW, attend, like_attention, like_cache
 
 
 def _held(position: torch.Tensor, rows: int, ring: int) -> torch.Tensor:
@@ -37,9 +37,7 @@ def kv_ring_write(new: torch.Tensor, cache: torch.Tensor, position: torch.Tensor
     return updated
 
 
-@kv_ring_write.register_fake
-def _(new: torch.Tensor, cache: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(cache)
+kv_ring_write.register_fake(like_cache)
 
 
 @custom_op("dflash::kv_ring_attention", mutates_args=())
@@ -59,24 +57,7 @@ def kv_ring_attention(
     """`ops.kv_attention` over rings [1, kv, R, hd], for layers that have a window."""
     k_cache, v_cache = kv_ring_write(k, k_cache, position), kv_ring_write(v, v_cache, position)
     mask = visible_slots(position, q.shape[2], k_cache.shape[2], window, causal, anchored)
-    if sinks is not None:
-        return attention_with_sinks(q, k_cache, v_cache, mask, scale, sinks), k_cache, v_cache
-    out = torch.nn.functional.scaled_dot_product_attention(q, k_cache, v_cache, attn_mask=mask, scale=scale, enable_gqa=True)
-    return out, k_cache, v_cache
+    return attend(q, k_cache, v_cache, mask, scale, sinks), k_cache, v_cache
 
 
-@kv_ring_attention.register_fake
-def _(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    position: torch.Tensor,
-    scale: float,
-    window: int,
-    causal: bool,
-    anchored: bool = False,
-    sinks: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    return torch.empty_like(q), torch.empty_like(k_cache), torch.empty_like(v_cache)
+kv_ring_attention.register_fake(like_attention)

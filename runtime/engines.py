@@ -47,8 +47,6 @@ class TargetEngine(ABC):
 
         `embeds`, which count from the first of `tokens`, take the place of their embeddings.
         """
-        if embeds and self.embeds is None:
-            raise UsageError("rows in place of embedded tokens", why="this target takes none", fix="build the bundle of a multimodal checkpoint")
         padded, rows = self._padded(tokens, position, self.exact_width), len(tokens)
         choice = self._embeds_impl(padded, rows, position, embeds) if embeds else self._prefill_impl(padded, rows, position)
         self._rows = rows
@@ -95,8 +93,8 @@ class TargetEngine(ABC):
         """As `prefill`; `tokens` may be padded beyond its first `rows`."""
 
     def _embeds_impl(self, tokens: Sequence[int], rows: int, position: int, embeds: Sequence[Span]) -> int:
-        """As `_prefill_impl`, with rows of `embeds` in place of tokens; asked of targets whose `embeds` say so."""
-        raise NotImplementedError
+        """As `_prefill_impl`, with rows of `embeds` in place of tokens. Targets that take none leave it as it is, and refuse."""
+        raise UsageError("rows in place of embedded tokens", why="this target takes none", fix="build the bundle of a multimodal checkpoint")
 
     @abstractmethod
     def _verify_impl(self, block: Sequence[int], position: int, keep: int) -> Sequence[int]: ...
