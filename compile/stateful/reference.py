@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ class Reference:
         self.program = bound(stateful, sources, weights)
         self.tables = stateful.constants.keys() - {CACHE}
         self.state = stateful.constants.get(CACHE, torch.zeros(()))
+        self._folded = folded(self.program, self.role.dtype, {name for name, ref in stateful.weights.items() if ref.exact})
         self._scores = next((node.args[0] for node in reversed(self.program.graph.nodes) if node.target is torch.ops.aten.argmax.default), None)
 
     def rounding(self, feeds: Mapping[str, Array]) -> Array:
@@ -54,7 +55,7 @@ class Reference:
                 values.append(torch.from_numpy(np.asarray(given[spec.arg.name])))
             else:
                 values.append(self._cache(rounded) if spec.target == CACHE else self._stored(spec.target))
-        interpreter = _Keeping(self.program.graph_module, self._scores, rounded)
+        interpreter = _Keeping(self.program.graph_module, self._scores, rounded, self._folded)
         with torch.no_grad():
             results = interpreter.run(*values)
         if self.role.cache.in_state:
@@ -72,6 +73,19 @@ class Reference:
         return value.to(_DTYPES[self.role.dtype]).to(value.dtype) if name in self.tables and value.is_floating_point() else value
 
 
+def folded(program: Any, dtype: str, exact: Collection[str]) -> frozenset[str]:
+    """Names of values that follow from weights alone, 1 + w of a norm say: a converter stores them in place of the weights, in `dtype` where not `exact`."""
+    if dtype != "float16":
+        return frozenset()
+    constant = {spec.arg.name for spec in program.graph_signature.input_specs if spec.target is not None and spec.target != CACHE and spec.target not in exact}
+    found: set[str] = set()
+    for node in program.graph.nodes:
+        if node.op == "call_function" and node.all_input_nodes and all(source.name in constant for source in node.all_input_nodes):
+            constant.add(node.name)
+            found.add(node.name)
+    return frozenset(found)
+
+
 def with_rows(cache: Array, rows: Array, feeds: Mapping[str, Array]) -> Array:
     """What a host makes of the new rows of a call, all of them committed."""
     written, start = cache.copy(), int(feeds["position"][0])
@@ -82,16 +96,16 @@ def with_rows(cache: Array, rows: Array, feeds: Mapping[str, Array]) -> Array:
 class _Keeping(torch.fx.Interpreter):
     """Keeps the value of one node. Nothing becomes narrower than float32, or everything is rounded to float16."""
 
-    def __init__(self, module: torch.fx.GraphModule, node: Any, rounded: bool) -> None:
+    def __init__(self, module: torch.fx.GraphModule, node: Any, rounded: bool, folded: frozenset[str]) -> None:
         super().__init__(module)
-        self.node, self.rounded, self.kept = node, rounded, None
+        self.node, self.rounded, self.folded, self.kept = node, rounded, folded, None
 
     def run_node(self, n: Any) -> Any:
         """The node's value."""
         if self.rounded and n.target is torch.ops.dflash.rms_norm.default:
             return rounded_norm(*self.fetch_args_kwargs_from_env(n)[0])
         value = super().run_node(n)
-        if self.rounded and n.op == "call_function" and isinstance(value, torch.Tensor) and value.dtype == torch.float32:
+        if (self.rounded or n.name in self.folded) and n.op == "call_function" and isinstance(value, torch.Tensor) and value.dtype == torch.float32:
             value = value.half().float()
         if n is self.node:
             self.kept = value
