@@ -26,8 +26,8 @@ from .precision import Compression
 TOLERANCE = 0.02
 """of the largest number of an output: float16's rounding through tens of layers; 0.005 is seen on small models"""
 WIDE_TOLERANCE = 5e-4
-"""of the same when the package is computed in float32, where little but the order of sums differs: 4e-6 is seen over 30 layers of a llama, 2e-4 where
-numbers of the graph itself, which are stored in float16, count for more"""
+"""of the same when the package is computed in float32, where little but the order of sums differs: 4e-6 is seen over 30 layers of a llama, 2e-4
+with muse's"""
 _TABLE_ROUNDING = 2**-10
 """of a number, that float16 may do to a table"""
 
