@@ -27,7 +27,7 @@ _MATCHES = ((1, 0.25), (2, 0.5), (3, 0.7), (5, 0.75), (8, 0.9))
 """shortest match of each class, and the share of its guesses that stand, before any was seen: measured on the prompt suites"""
 
 
-class Plan(NamedTuple):
+class CyclePlan(NamedTuple):
     """The next cycle."""
 
     width: int
@@ -39,11 +39,11 @@ class Plan(NamedTuple):
 class Controller(Protocol):
     """Chooses and hears what came of it."""
 
-    def plan(self, most: int, match: int) -> Plan:
+    def plan(self, most: int, match: int) -> CyclePlan:
         """The next cycle, of at most `most` rows; below 2 it leaves no choice. The text ends in a match of `match` tokens."""
         ...
 
-    def observe(self, plan: Plan, accepted: int, seconds: float, verify_seconds: float) -> None:
+    def observe(self, plan: CyclePlan, accepted: int, seconds: float, verify_seconds: float) -> None:
         """A cycle took `seconds` in all, of which verifying took `verify_seconds` (all, where it is one step), and `accepted` of its guesses stood."""
         ...
 
@@ -58,11 +58,11 @@ class FixedWidth:
     def __init__(self, block: int) -> None:
         self.block = block
 
-    def plan(self, most: int, match: int) -> Plan:
+    def plan(self, most: int, match: int) -> CyclePlan:
         width = max(min(self.block, most), PLAIN)
-        return Plan(width, width > PLAIN)
+        return CyclePlan(width, width > PLAIN)
 
-    def observe(self, plan: Plan, accepted: int, seconds: float, verify_seconds: float) -> None:
+    def observe(self, plan: CyclePlan, accepted: int, seconds: float, verify_seconds: float) -> None:
         pass
 
     def looked_up(self, match: int, known: int, stood: int) -> None:
@@ -96,27 +96,27 @@ class AdaptiveWidth:
         self._rival = 0.0
         """seconds a token of the best cycle without the drafter, where one was on trial"""
 
-    def plan(self, most: int, match: int) -> Plan:
+    def plan(self, most: int, match: int) -> CyclePlan:
         widths = [width for width in self._widths if width <= most]
         if not widths:
-            return Plan(PLAIN, drafted=False)
+            return CyclePlan(PLAIN, drafted=False)
         if self._drafter and not self._has_drafted:  # one block and one plain cycle first: nothing is known without them
-            return Plan(widths[-1], drafted=True)
+            return CyclePlan(widths[-1], drafted=True)
         if self._narrowest not in self._verifying:
-            return Plan(PLAIN, drafted=False)
+            return CyclePlan(PLAIN, drafted=False)
         looked_up, rate = self._look_up(widths, match)
         if not self._drafter:
             return looked_up
         width, drafted_rate = self._best_draft(widths)
         if drafted_rate > rate:
             self._on_trial = False
-            return Plan(width, drafted=True)
+            return CyclePlan(width, drafted=True)
         # Only to learn of the drafter what has not been seen lately, and not where a look-up promises much: there it would cost most.
         self._rival, self._on_trial = 1 / rate, self._undrafted >= _PATIENCE and looked_up.width == PLAIN
         affordable = self._lost + self.cost(width) - self._rival < _BUDGET * self._elapsed
-        return Plan(width, drafted=True) if self._on_trial and affordable else looked_up
+        return CyclePlan(width, drafted=True) if self._on_trial and affordable else looked_up
 
-    def observe(self, plan: Plan, accepted: int, seconds: float, verify_seconds: float) -> None:
+    def observe(self, plan: CyclePlan, accepted: int, seconds: float, verify_seconds: float) -> None:
         self._elapsed += seconds
         self._verifying.note(max(plan.width, self._narrowest), verify_seconds)
         if not plan.drafted:
@@ -162,7 +162,7 @@ class AdaptiveWidth:
             return f"{doing}: {worth}"
         return f"{doing} where the text does not repeat itself: {worth}; where it does, {self._found.by_slot()[0]:.0%} of what is looked up is right"
 
-    def _look_up(self, widths: Sequence[int], match: int) -> tuple[Plan, float]:
+    def _look_up(self, widths: Sequence[int], match: int) -> tuple[CyclePlan, float]:
         """The best cycle that does not draft, and its tokens per second."""
         plain = self.cost(PLAIN)
         expected = self._class_of(match).tokens() if match else [1.0] * self.block
@@ -172,7 +172,7 @@ class AdaptiveWidth:
             cost = min(self._verifying.of(width), plain * width / self._narrowest)
             if expected[width - 1] / cost > rate:
                 best, rate = width, expected[width - 1] / cost
-        return Plan(best, drafted=False), rate
+        return CyclePlan(best, drafted=False), rate
 
     def _best_draft(self, widths: Sequence[int]) -> tuple[int, float]:
         """The best width to draft, and its tokens per second."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from time import perf_counter
 
 from .acceptance import accept_greedy, agreement
-from .controller import PLAIN, Controller, Plan
+from .controller import PLAIN, Controller, CyclePlan
 from .embeds import Span, within
 from .engines import CycleEngine, DrafterEngine, TargetEngine
 from .lookup import Lookup
@@ -75,12 +75,12 @@ class Cycles:
                 self.controller.looked_up(match, len(tokens), agreement(guesses, tokens))
         return tokens
 
-    def _plan(self, room: int, match: int) -> Plan:
+    def _plan(self, room: int, match: int) -> CyclePlan:
         if self.drafter is None and self.lookup is None:
-            return Plan(PLAIN, drafted=False)
+            return CyclePlan(PLAIN, drafted=False)
         return self.controller.plan(room if self.drafter is None else min(self.drafter.block, room), match)
 
-    def _on_host(self, plan: Plan, anchor: int, guesses: Sequence[int], began: float) -> list[int]:
+    def _on_host(self, plan: CyclePlan, anchor: int, guesses: Sequence[int], began: float) -> list[int]:
         """A cycle in calls of its own: guess, verify, commit what stands."""
         if plan.drafted and self.drafter is not None:
             proposals = self._draft(self.drafter, anchor, plan.width, began)
@@ -100,7 +100,7 @@ class Cycles:
         self.controller.observe(plan, outcome.accepted, ended - began, ended - now)
         return [*proposals[: outcome.accepted], outcome.bonus]
 
-    def _on_device(self, drafter: DrafterEngine, cycle: CycleEngine, plan: Plan, anchor: int, began: float) -> list[int]:
+    def _on_device(self, drafter: DrafterEngine, cycle: CycleEngine, plan: CyclePlan, anchor: int, began: float) -> list[int]:
         """A cycle by the device alone, which injects what it commits."""
         now = self._show(drafter, began)
         done = cycle.run(anchor, self.position, plan.width)
@@ -108,7 +108,7 @@ class Cycles:
         accepted = len(done.tokens) - 1
         self.record.cycle(True, done.width - 1, accepted)
         self.position += accepted + 1
-        self.controller.observe(Plan(done.width, drafted=True), accepted, ended - began, ended - now)
+        self.controller.observe(CyclePlan(done.width, drafted=True), accepted, ended - began, ended - now)
         return list(done.tokens)
 
     def _draft(self, drafter: DrafterEngine, anchor: int, width: int, now: float) -> Sequence[int]:

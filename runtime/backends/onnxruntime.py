@@ -77,12 +77,12 @@ class _Target(TargetEngine):
         manifest = maker.manifest
         block, narrowest = manifest.pairing.block, manifest.requires.exact_width
         self._graph: Graph | None = maker.graph(manifest.target, "target")
-        widest = max(min(_CHUNK, manifest.context), block)
-        widest = self._graph.narrowed(widest + widest % 2)
-        # Products of four bits take rows two by two: the last of an odd number rounds as a single row does.
+        # Products of four bits take rows two by two: the last of an odd number rounds as a single row does, as narrower calls do at every precision.
+        multiple = narrowest
+        widest = self._graph.narrowed(-(-max(min(_CHUNK, manifest.context), block) // multiple) * multiple)
         ports = self._graph.ports
         hidden = _size(ports["embeds"].shape[2]) if "embeds" in ports else None
-        super().__init__(context=manifest.context, vocab=manifest.target.vocab, widest=widest, exact_width=narrowest, multiple=narrowest, embeds=hidden)
+        super().__init__(context=manifest.context, vocab=manifest.target.vocab, widest=widest, exact_width=narrowest, multiple=multiple, embeds=hidden)
         self._width = _size(ports["taps"].shape[2])
         self._caches = self._graph.cache_buffers(maker.library, maker.device)
         _check_length(self._graph, self._caches, manifest.context)
@@ -106,7 +106,8 @@ class _Target(TargetEngine):
         return self._run(tokens, position, self._last, self.exact_width, 0)[0]
 
     def _embeds_impl(self, tokens: Sequence[int], rows: int, position: int, embeds: Sequence[Span]) -> int:
-        assert self._rows_in is not None
+        if self._rows_in is None:
+            return super()._embeds_impl(tokens, rows, position, embeds)
         self._rows_in.write(len(tokens), embeds)
         self._last.write([rows - 1] * self.exact_width)
         return self._run(tokens, position, self._last, self.exact_width, 0, given=True)[0]

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from dflash_compile.runtime.controller import PLAIN, AdaptiveWidth, FixedWidth, Plan
+from dflash_compile.runtime.controller import PLAIN, AdaptiveWidth, CyclePlan, FixedWidth
 from dflash_compile.runtime.estimates import Costs, Shares
 
 BLOCK = 8
@@ -86,7 +86,7 @@ def test_it_turns_off_and_on_again_with_the_text():
 
 def test_no_room_means_no_block():
     controller = AdaptiveWidth(BLOCK)
-    assert controller.plan(1, 0) == controller.plan(0, 9) == Plan(PLAIN, drafted=False)
+    assert controller.plan(1, 0) == controller.plan(0, 9) == CyclePlan(PLAIN, drafted=False)
     assert 2 <= controller.plan(3, 0).width <= 3
     assert [FixedWidth(6).plan(most, 9) for most in (0, 1, 2, 6, 9)] == [(1, False), (1, False), (2, True), (6, True), (6, True)]
 
@@ -137,7 +137,7 @@ def test_a_width_of_few_calls_is_forgotten_and_measured_again():
 
 def test_one_slow_call_does_not_bar_a_width_for_good():
     controller = AdaptiveWidth(BLOCK)
-    controller.observe(Plan(BLOCK, drafted=True), 3, 60.0, 59.0)
+    controller.observe(CyclePlan(BLOCK, drafted=True), 3, 60.0, 59.0)
     assert MANY_CORES[BLOCK] < 2
     _, widths = simulate(controller, MANY_CORES, [0.9] * 7, 2000)
     assert sum(widths[-200:]) / 200 > BLOCK - 2

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from test_loop import BLOCK, AnyWidth, drafters
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from dflash_compile.runtime.controller import AdaptiveWidth, Plan
+from dflash_compile.runtime.controller import AdaptiveWidth, CyclePlan
 from dflash_compile.runtime.engines import Engines
 from dflash_compile.runtime.errors import UsageError
 from dflash_compile.runtime.lookup import LONGEST, Lookup
@@ -134,7 +134,7 @@ class Plain:
         self.judged = []
 
     def plan(self, most, match):
-        return Plan(1, drafted=False)
+        return CyclePlan(1, drafted=False)
 
     def observe(self, plan, accepted, seconds, verify_seconds):
         pass

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dflash_compile.runtime.acceptance import accept_greedy
-from dflash_compile.runtime.controller import FixedWidth, Plan
+from dflash_compile.runtime.controller import CyclePlan, FixedWidth
 from dflash_compile.runtime.cycles import chunk_rows
 from dflash_compile.runtime.errors import LengthError, UsageError
 from dflash_compile.runtime.loop import plan_limits, run
@@ -74,7 +74,7 @@ class AnyWidth:
 
     def plan(self, most, match):
         width = self.noise.choice([1, 1, *range(1, most + 1)])
-        return Plan(width, width > 1 and self.noise.random() < self.drafting)
+        return CyclePlan(width, width > 1 and self.noise.random() < self.drafting)
 
     def observe(self, plan, accepted, seconds, verify_seconds):
         assert 0 <= accepted < plan.width + -plan.width % self.narrowest

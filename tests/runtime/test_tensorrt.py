@@ -14,7 +14,7 @@ from dflash_compile.runtime.backends._trt_pair import Pair, engines
 from dflash_compile.runtime.backends.tensorrt import check_architecture, jit_cache_file
 from dflash_compile.runtime.bundle.manifest import GraphRecord, RequirementRecord
 from dflash_compile.runtime.bundle.requirements import check_requirements
-from dflash_compile.runtime.controller import PLAIN, AdaptiveWidth, Controller, FixedWidth, Plan
+from dflash_compile.runtime.controller import PLAIN, AdaptiveWidth, Controller, CyclePlan, FixedWidth
 from dflash_compile.runtime.engines import Engines
 from dflash_compile.runtime.errors import BundleError, IncompatibleError, LengthError, UsageError
 from dflash_compile.runtime.loop import plan_limits, run
@@ -135,12 +135,12 @@ class Turns:
     def __init__(self, *widths: int) -> None:
         self.widths, self.asked, self.ran = widths, 0, list[int]()
 
-    def plan(self, most: int, match: int) -> Plan:
+    def plan(self, most: int, match: int) -> CyclePlan:
         self.asked += 1
         width = self.widths[(self.asked - 1) % len(self.widths)]
-        return Plan(width, width > PLAIN) if width <= most else Plan(PLAIN, drafted=False)
+        return CyclePlan(width, width > PLAIN) if width <= most else CyclePlan(PLAIN, drafted=False)
 
-    def observe(self, plan: Plan, accepted: int, seconds: float, verify_seconds: float) -> None:
+    def observe(self, plan: CyclePlan, accepted: int, seconds: float, verify_seconds: float) -> None:
         assert accepted < plan.width
         self.ran.append(plan.width)
 
