@@ -111,8 +111,17 @@ def _version(distribution: str) -> str | None:
         return None
 
 
+def memory_total() -> int | None:
+    """Bytes of memory in this machine, whoever uses them; None where the system does not tell."""
+    return _pages("SC_PHYS_PAGES")
+
+
 def _memory_available() -> int | None:
+    return _pages("SC_AVPHYS_PAGES")
+
+
+def _pages(name: str) -> int | None:
     try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return os.sysconf(name) * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):
         return None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from dflash_compile.runtime.errors import UsageError
+
+from .machine import memory_total
 
 if TYPE_CHECKING:
     from dflash_compile.compile.plan import Needs, Plan
@@ -35,7 +36,7 @@ def lengths(text: str) -> list[int]:
 def memory_bytes(text: str | None) -> Memory:
     """The memory in a size like `24GB`, or this machine's. Raises `UsageError` for what is no size."""
     if text is None:
-        return Memory(_machine(), "this machine")
+        return Memory(memory_total(), "this machine")
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([MGT]i?B)\s*", text, re.IGNORECASE)
     if match is None:
         raise UsageError(f"a memory of {text!r}", where="--memory", fix="give a number with its unit, such as 24GB or 16GiB")
@@ -140,10 +141,3 @@ def _or_dash(size: int | None) -> str:
 
 def _gib(size: int) -> str:
     return f"{size / 2**30:.2f}"
-
-
-def _machine() -> int | None:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):
-        return None

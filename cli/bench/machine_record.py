@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dflash_compile.runtime.backends import find_backend
 
-from ..machine import cores
+from ..machine import cores, memory_total
 from .records import MachineRecord
 
 
@@ -19,7 +19,7 @@ def machine_record(backend: str) -> MachineRecord:
         system=f"{platform.system()} {platform.machine()}",
         processor=_processor(),
         cores=cores(),
-        memory_bytes=_memory(),
+        memory_bytes=memory_total(),
         python=platform.python_version(),
         tool=version("dflash-compile"),
         backend=dict(find_backend(backend).installed().versions),
@@ -33,10 +33,3 @@ def _processor() -> str | None:
     except OSError:
         return platform.processor() or None
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor() or None)
-
-
-def _memory() -> int | None:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):
-        return None
