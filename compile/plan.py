@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dflash_compile.export.outline import TargetOutline
+from dflash_compile.export.pairing import check_specs
 from dflash_compile.export.signature import draft_signature, inject_signature, target_signature
 from dflash_compile.export.spec import DrafterSpec
 from dflash_compile.export.windows import cache_rows, draft_cache_rows
-from dflash_compile.runtime.errors import PairingError, UsageError
+from dflash_compile.runtime.errors import UsageError
 
 from .experts import form_of
 from .footprint import FLOAT, cache_bytes, drafter_bytes, sparse_blocks, table_bytes, target_bytes
@@ -78,7 +79,7 @@ class Plan:
 def plan(target: TargetOutline, drafter: DrafterSpec | None, contexts: Sequence[int], block: int | None = None) -> Plan:
     """The plan of a pair for each of `contexts`. Raises `PairingError` for a drafter of another target, `UsageError` for sizes that cannot be."""
     if drafter is not None:
-        _check_pair(target, drafter)
+        check_specs(target.spec, drafter, drafter.name)
     rows = block or (drafter.block if drafter is not None else 16)
     if drafter is not None and not 2 <= rows <= drafter.block:
         raise UsageError(f"a block of {rows} rows", where="--block", why=f"the drafter was trained for {drafter.block}", fix="choose 2 to that many")
@@ -104,18 +105,6 @@ def _forms(target: TargetOutline) -> dict[str, str]:
     spec = target.spec
     found = {name: form_of(spec.experts, spec.experts_used, sparse_blocks(target, precision)) for name, precision in PRECISIONS.items()}
     return {name: form for name, form in found.items() if form}
-
-
-def _check_pair(target: TargetOutline, drafter: DrafterSpec) -> None:
-    spec = target.spec
-    faults = {
-        f"it was trained for {drafter.target_layers} layers, the target has {spec.layers}": drafter.target_layers not in (None, spec.layers),
-        f"it is {drafter.hidden} wide, the target {spec.hidden}": drafter.hidden != spec.hidden,
-        f"its vocabulary has {drafter.vocab} entries, the target's {spec.vocab}": drafter.vocab not in (None, spec.vocab),
-        f"its taps {list(drafter.taps)} are not layers of the target": not all(0 <= tap < spec.layers - 1 for tap in drafter.taps),
-    }
-    if found := [fault for fault, true in faults.items() if true]:
-        raise PairingError("the drafter does not belong to the target", where=drafter.name, why="; ".join(found), fix="use the drafter trained for this target")
 
 
 def _needs(target: TargetOutline, drafter: DrafterSpec | None, context: int, block: int) -> Needs:

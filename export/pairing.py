@@ -1,6 +1,7 @@
 """The contract between a target and a drafter, checked from headers and configs alone, before anything heavy.
 
-`CHECKS` is the whole of it: each function looks at one thing and raises `PairingError`, returns a remark, or returns None.
+`CHECKS` is the whole of it, `SPEC_CHECKS` what two configurations tell: each function looks at one thing and raises `PairingError`, returns a remark,
+or returns None.
 """
 
 from __future__ import annotations
@@ -39,26 +40,26 @@ class Pairing:
 
 
 @dataclass(frozen=True)
-class Candidates:
-    """What a check looks at."""
+class Specs:
+    """What a check of configurations alone looks at."""
+
+    t: TargetSpec
+    d: DrafterSpec
+    place: str
+    """where the drafter is"""
+
+    def fault(self, what: str, key: str, why: str, fix: str) -> PairingError:
+        """An error at `key` of the drafter, located by the key it was read from."""
+        return PairingError(what, where=f"{self.place}: {self.d.evidence.get(key, key)}", why=why, fix=fix)
+
+
+@dataclass(frozen=True)
+class Candidates(Specs):
+    """What any check looks at."""
 
     target: TargetCheckpoint
     drafter: DrafterCheckpoint
     context: int
-
-    @property
-    def t(self) -> TargetSpec:
-        """The target's spec."""
-        return self.target.spec
-
-    @property
-    def d(self) -> DrafterSpec:
-        """The drafter's spec."""
-        return self.drafter.spec
-
-    def fault(self, what: str, key: str, why: str, fix: str) -> PairingError:
-        """An error at `key` of the drafter, located by the key it was read from."""
-        return PairingError(what, where=f"{self.drafter.path}: {self.d.evidence.get(key, key)}", why=why, fix=fix)
 
 
 def pair(target: TargetCheckpoint, drafter: DrafterCheckpoint, context: int | None = None) -> Pairing:
@@ -66,12 +67,19 @@ def pair(target: TargetCheckpoint, drafter: DrafterCheckpoint, context: int | No
 
     Raises `PairingError` at the first thing that does not fit. Reads no weights.
     """
-    candidates = Candidates(target, drafter, min(target.spec.max_positions, drafter.spec.max_positions) if context is None else context)
+    most = min(target.spec.max_positions, drafter.spec.max_positions)
+    candidates = Candidates(target.spec, drafter.spec, str(drafter.path), target, drafter, most if context is None else context)
     remarks = [check(candidates) for check in CHECKS]
     return Pairing(target.spec, drafter.spec, candidates.context, drafter.template_hash, tuple(remark for remark in remarks if remark))
 
 
-def check_taps(c: Candidates) -> str | None:
+def check_specs(target: TargetSpec, drafter: DrafterSpec, place: str) -> None:
+    """Raise `PairingError` at the first thing in which two configurations do not fit; `place` names the drafter's."""
+    for check in SPEC_CHECKS:
+        check(Specs(target, drafter, place))
+
+
+def check_taps(c: Specs) -> str | None:
     """Taps exist, once each, in the target; the last layer cannot be tapped."""
     taps, last = c.d.taps, c.t.layers - 1
     fix = "use the drafter trained for this target; taps are 0-based layer numbers, counted by their outputs"
@@ -92,7 +100,7 @@ def check_taps(c: Candidates) -> str | None:
     return None if list(taps) == sorted(taps) else f"taps {list(taps)} are not in rising order; they are concatenated as listed"
 
 
-def check_target_layers(c: Candidates) -> str | None:
+def check_target_layers(c: Specs) -> str | None:
     """The drafter was trained for a target of this depth, where it says so."""
     if c.d.target_layers is not None and c.d.target_layers != c.t.layers:
         raise c.fault(
@@ -104,7 +112,7 @@ def check_target_layers(c: Candidates) -> str | None:
     return None
 
 
-def check_hidden(c: Candidates) -> str | None:
+def check_hidden(c: Specs) -> str | None:
     """Both models are equally wide: the drafter reads the target's embedding and writes to its head."""
     if c.d.hidden != c.t.hidden:
         raise c.fault(
@@ -129,7 +137,7 @@ def check_context_projection(c: Candidates) -> str | None:
     return None
 
 
-def check_vocabulary(c: Candidates) -> str | None:
+def check_vocabulary(c: Specs) -> str | None:
     """Both models number the same tokens, as far as the drafter says how many there are."""
     if c.d.vocab not in (None, c.t.vocab):
         raise c.fault(
@@ -153,7 +161,7 @@ def check_draft_vocabulary(c: Candidates) -> str | None:
     return None
 
 
-def check_mask(c: Candidates) -> str | None:
+def check_mask(c: Specs) -> str | None:
     """The mask is a token of its own."""
     fix = "use the mask_token_id that the drafter's authors publish"
     if not 0 <= c.d.mask_id < c.t.vocab:
@@ -167,7 +175,7 @@ def check_mask(c: Candidates) -> str | None:
     return None
 
 
-def check_block(c: Candidates) -> str | None:
+def check_block(c: Specs) -> str | None:
     """A block has room for a proposal, and is a block rather than a context length."""
     if c.d.block not in BLOCKS:
         raise c.fault(
@@ -196,7 +204,7 @@ def check_context(c: Candidates) -> str | None:
     return None
 
 
-def check_rope(c: Candidates) -> str | None:
+def check_rope(c: Specs) -> str | None:
     """Rotary dimensions come in pairs; a base that differs from the target's is unusual, not wrong."""
     if c.d.head_dim % 2:
         raise c.fault(
@@ -208,7 +216,7 @@ def check_rope(c: Candidates) -> str | None:
     return None if c.d.rope_theta == c.t.rope_theta else f"the drafter's RoPE base is {c.d.rope_theta:g}, the target's {c.t.rope_theta:g}"
 
 
-def check_heads(c: Candidates) -> str | None:
+def check_heads(c: Specs) -> str | None:
     """Query heads share key heads in equal groups."""
     if c.d.heads % c.d.kv_heads:
         raise c.fault(
@@ -264,3 +272,14 @@ CHECKS: tuple[Callable[[Candidates], str | None], ...] = (
     check_dtype,
     check_template,
 )
+SPEC_CHECKS: tuple[Callable[[Specs], str | None], ...] = (
+    check_target_layers,
+    check_taps,
+    check_hidden,
+    check_vocabulary,
+    check_mask,
+    check_block,
+    check_rope,
+    check_heads,
+)
+"""those of `CHECKS` that need no more than configurations"""
