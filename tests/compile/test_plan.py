@@ -129,7 +129,7 @@ def test_what_cannot_be_planned(tmp_path: Path) -> None:
     outline = outline_target(CONFIGS / "qwen3-8b.json")
     drafter = outline_drafter(CONFIGS / "qwen3-8b-dflash.json")
     assert plan(outline, drafter, [65536]).needs[0].target_cache is None
-    with pytest.raises(PairingError, match="taps .* are not layers"):
+    with pytest.raises(PairingError, match="are not layers of the target"):
         plan(outline, outline_drafter(CONFIGS / "muse-glimmer-30b-assistant.json"), [8192])
     for change, said in (({"hidden": 6656}, "6656 wide"), ({"target_layers": 30}, "of 30 layers"), ({"vocab": 7}, "7 entries")):
         with pytest.raises(PairingError, match=said):
