@@ -129,8 +129,8 @@ class Cycles(Recorder):
         super().__init__(block)
         self.accepted: list[int] = []
 
-    def cycle(self, offered: int, accepted: int) -> None:
-        super().cycle(offered, accepted)
+    def cycle(self, drafted: bool, offered: int, accepted: int) -> None:
+        super().cycle(drafted, offered, accepted)
         self.accepted.append(accepted)
 
 
