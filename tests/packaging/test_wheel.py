@@ -51,3 +51,9 @@ def test_console_script_answers():
     assert script is not None, "install the project: make test does"
     run = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
     assert run.stdout.startswith("dflash-compile ")
+
+
+def test_the_package_of_commands_runs_as_a_module():
+    run = subprocess.run([sys.executable, "-m", "dflash_compile.cli", "no-such-command"], capture_output=True, text=True)
+    assert run.returncode == 2
+    assert "no-such-command" in run.stderr
