@@ -42,5 +42,5 @@ def _render(text: TextSource, variables: dict[str, bool]) -> str:
     from transformers.utils.chat_template_utils import render_jinja_template  # here: configurations are paired without it
 
     given: dict[str, Any] = {"bos_token": text.bos_token or "", "eos_token": text.eos_token or "", **variables}
-    rendered, _ = render_jinja_template([PROBE], chat_template=text.chat_template, add_generation_prompt=True, **given)
+    rendered = render_jinja_template([PROBE], chat_template=text.chat_template, add_generation_prompt=True, **given)[0]
     return str(rendered[0])
