@@ -38,6 +38,8 @@ class BuildOptions:
     """the oldest system engines are for, where the back-end has a choice; its own by default"""
     cache_policy: str | None = None
     """who keeps the caches, where the back-end has a choice; its own by default"""
+    drafter_thinking: bool | None = None
+    """whether the drafter was trained on prompts that asked for thinking, where its checkpoint does not say"""
     force: bool = False
     """replace a bundle that is there"""
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from dflash_compile.export.graph import Owner
+from dflash_compile.export.pairing import Pairing
 from dflash_compile.export.signature import Port, Signature
 from dflash_compile.export.spec import DrafterSpec, TargetSpec
 from dflash_compile.export.text import template_hash
@@ -22,6 +23,7 @@ from dflash_compile.runtime.bundle.manifest import (
     PortRecord,
     RequirementRecord,
     TextRecord,
+    ThinkingRecord,
 )
 
 from .models import Models
@@ -71,9 +73,10 @@ def manifest_of(
         "refine": options.refine,
         **options.deployment,
     }
-    # They mean nothing to back-ends whose engines run on any machine.
+    # They mean nothing to back-ends whose engines run on any machine, or to a template without a switch.
     lists = {"arch": ",".join(options.arch), "widths": width_list(options.widths)}
-    config |= {name: value for name, value in (*lists.items(), ("flavour", options.flavour)) if value}
+    said = {True: "on", False: "off", None: ""}[options.drafter_thinking]
+    config |= {name: value for name, value in (*lists.items(), ("flavour", options.flavour), ("drafter_thinking", said)) if value}
     target, drafter, vocab = models.target.spec, models.drafter.spec, models.target.spec.vocab
     return Manifest(
         created_by=tool(),
@@ -86,6 +89,7 @@ def manifest_of(
             mask_id=models.drafter.spec.mask_id,
             template_sha256=models.pairing.template_sha256,
             draft_vocabulary=_draft_vocabulary(models),
+            thinking=_thinking(models.pairing),
         ),
         text=_text(models),
         requires=requires,
@@ -114,6 +118,11 @@ def _model(spec: TargetSpec | DrafterSpec, vocab: int, family: str, precision: s
 def _draft_vocabulary(models: Models) -> DraftVocabularyRecord | None:
     vocabulary = models.drafter.vocabulary
     return None if vocabulary is None else DraftVocabularyRecord(size=len(vocabulary.ids), file=VOCABULARY)
+
+
+def _thinking(pairing: Pairing) -> ThinkingRecord | None:
+    switch = pairing.switch
+    return None if switch is None else ThinkingRecord(variable=switch.variable, default=switch.default, drafter=pairing.thinking)
 
 
 def _text(models: Models) -> TextRecord:

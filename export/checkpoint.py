@@ -72,6 +72,8 @@ class DrafterCheckpoint:
     """`text.vocabulary_hash` of the tokenizer it was trained with, where the checkpoint records one"""
     template_hash: str | None = None
     """`text.template_hash` of the chat template it was trained with, where the checkpoint records one"""
+    thinking: bool | None = None
+    """whether its training prompts asked for thinking, where the checkpoint records it"""
     vocabulary: DraftVocabulary | None = None
     """the tokens it can propose, where they are not all of the target's; `spec.draft_vocab` of them"""
 

@@ -1,4 +1,4 @@
-"""A drafter's folder on disk: written whole or not at all, and the hashes a training run leaves in its config."""
+"""A drafter's folder on disk: written whole or not at all, and what a training run leaves in its config."""
 
 from __future__ import annotations
 
@@ -19,13 +19,24 @@ if TYPE_CHECKING:
     import torch
 
 TRAINED_WITH = "trained_with"
-"""config key under which a training run records the hashes of the target's vocabulary and chat template"""
+"""config key under which a training run records the hashes of the target's vocabulary and chat template, and whether prompts asked for thinking"""
 
 
-def trained_with(config: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """(vocabulary hash, template hash) of the target that the drafter was trained with, where `config` records them."""
-    hashes = section(config.get(TRAINED_WITH))
-    return hashes.get("vocabulary_sha256"), hashes.get("template_sha256")
+def trained_with(config: Mapping[str, Any]) -> tuple[str | None, str | None, bool | None]:
+    """(vocabulary hash, template hash, thinking) of what the drafter was trained with, where `config` records them.
+
+    Raises `CheckpointError` for a `thinking` that is neither true nor false.
+    """
+    record = section(config.get(TRAINED_WITH))
+    thinking = record.get("thinking")
+    if thinking is not None and not isinstance(thinking, bool):
+        raise CheckpointError(
+            f"thinking cannot be {thinking!r}",
+            where=f"config.json: {TRAINED_WITH}.thinking",
+            why="it says whether the training prompts asked for thinking",
+            fix="write true or false, or leave it out where it is not known",
+        )
+    return record.get("vocabulary_sha256"), record.get("template_sha256"), thinking
 
 
 def refuse_existing(folder: Path, replace: bool) -> None:

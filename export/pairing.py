@@ -14,6 +14,7 @@ from dflash_compile.runtime.errors import PairingError
 from .checkpoint import DrafterCheckpoint, TargetCheckpoint
 from .spec import DrafterSpec, TargetSpec
 from .text import template_hash, vocabulary_hash
+from .thinking import ThinkingSwitch, thinking_switch
 
 FLOATS = ("float32", "float16", "bfloat16")
 BLOCKS = range(2, 65)
@@ -32,6 +33,10 @@ class Pairing:
     """of the chat template the drafter was trained with, where it is known"""
     warnings: tuple[str, ...] = ()
     """remarks that stop nothing"""
+    switch: ThinkingSwitch | None = None
+    """how the target's chat template is told to think, where it can be"""
+    thinking: bool | None = None
+    """whether the drafter was trained on prompts that asked for thinking, where it is known"""
 
     @property
     def taps_width(self) -> int:
@@ -60,6 +65,7 @@ class Candidates(Specs):
     target: TargetCheckpoint
     drafter: DrafterCheckpoint
     context: int
+    switch: ThinkingSwitch | None
 
 
 def pair(target: TargetCheckpoint, drafter: DrafterCheckpoint, context: int | None = None) -> Pairing:
@@ -68,9 +74,10 @@ def pair(target: TargetCheckpoint, drafter: DrafterCheckpoint, context: int | No
     Raises `PairingError` at the first thing that does not fit. Reads no weights.
     """
     most = min(target.spec.max_positions, drafter.spec.max_positions)
-    candidates = Candidates(target.spec, drafter.spec, str(drafter.path), target, drafter, most if context is None else context)
-    remarks = [check(candidates) for check in CHECKS]
-    return Pairing(target.spec, drafter.spec, candidates.context, drafter.template_hash, tuple(remark for remark in remarks if remark))
+    switch, context = thinking_switch(target.text), most if context is None else context
+    candidates = Candidates(target.spec, drafter.spec, str(drafter.path), target, drafter, context, switch)
+    remarks = tuple(remark for remark in [check(candidates) for check in CHECKS] if remark)
+    return Pairing(target.spec, drafter.spec, context, drafter.template_hash, remarks, switch, drafter.thinking)
 
 
 def check_specs(target: TargetSpec, drafter: DrafterSpec, place: str) -> None:
@@ -256,6 +263,17 @@ def check_template(c: Candidates) -> str | None:
     return None
 
 
+def check_thinking(c: Candidates) -> str | None:
+    """Where the target can think or not, the drafter was trained for what it does by default; the other costs acceptance, not correctness."""
+    if c.switch is None or c.drafter.thinking == c.switch.default is not None:
+        return None
+    modes = {True: "with thinking", False: "without thinking", None: "in a third way"}
+    usual = f"the chat template switches thinking by {c.switch.variable} and asks {modes[c.switch.default]} where that is not set"
+    if c.drafter.thinking is None:
+        return f"{usual}; which the drafter was trained on is not known: --drafter-thinking on or off records it, and chats in the other mode are then noted"
+    return f"{usual}; the drafter was trained {modes[c.drafter.thinking]}: chats in another mode will have fewer tokens accepted"
+
+
 CHECKS: tuple[Callable[[Candidates], str | None], ...] = (
     check_target_layers,
     check_taps,
@@ -271,6 +289,7 @@ CHECKS: tuple[Callable[[Candidates], str | None], ...] = (
     check_heads,
     check_dtype,
     check_template,
+    check_thinking,
 )
 SPEC_CHECKS: tuple[Callable[[Specs], str | None], ...] = (
     check_target_layers,

@@ -30,8 +30,7 @@ class Session:
 
     def __init__(self, manifest: Manifest, engines: Engines, text: Text, notes: Sequence[str] = ()) -> None:
         self.manifest = manifest
-        self.notes = tuple(notes)
-        """what is unusual about this bundle or machine, in sentences for the user"""
+        self._notes = tuple(notes)
         self._engines: Engines | None = engines
         self._text = text
         self._record: Recorder | None = None
@@ -64,7 +63,8 @@ class Session:
         that out, and `lookup=True` does it with `draft=False` too. `inputs_embeds` are for the targets of multimodal checkpoints: (start, rows) pairs,
         rows float32 [n, hidden], which take the place of n placeholder tokens of a prompt of ids, from its `start`-th on, as transformers'
         `inputs_embeds` do: behind the scale or norm that the model gives its embeddings. `chat_template_kwargs` are what the chat template reads beside
-        the messages, `enable_thinking` or `tools` for example.
+        the messages, `enable_thinking` or `tools` for example; where a chat asks for thinking and the drafter was trained without it, or the other way
+        round, `notes` says so.
         Raises `UsageError`, `LengthError` and, for a bundle that takes no `inputs_embeds`, `IncompatibleError` at once, before the first piece is asked
         for.
         """
@@ -86,6 +86,11 @@ class Session:
     ) -> Generator[int, None, None]:
         """As `generate`, in token ids; an end-of-sequence token is the last of them."""
         return self._request(prompt, max_new_tokens, raw, draft, block, lookup, inputs_embeds, chat_template_kwargs)[0]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is unusual about this bundle, this machine or the chats asked for so far, in sentences for the user, each once."""
+        return self._notes if self._text.note is None else (*self._notes, self._text.note)
 
     @property
     def statistics(self) -> Statistics:

@@ -10,9 +10,11 @@ from typing import Any
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
+from .bundle.manifest import ThinkingRecord
 from .bundle.read import Bundle
 from .chat import ChatTemplate, Message
 from .errors import BundleError, UsageError
+from .thinking import thinking_note
 
 Prompt = str | Sequence[Message] | Sequence[int]
 """text, messages, or token ids"""
@@ -21,8 +23,10 @@ Prompt = str | Sequence[Message] | Sequence[int]
 class Text:
     """The text side of a bundle."""
 
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None, vocab: int) -> None:
-        self._tokenizer, self._template, self._vocab = tokenizer, template, vocab
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None, vocab: int, thinking: ThinkingRecord | None = None) -> None:
+        self._tokenizer, self._template, self._vocab, self._thinking = tokenizer, template, vocab, thinking
+        self.note: str | None = None
+        """what is unusual about the first chat that was not asked for as the drafter was trained, in a sentence for the user"""
 
     def encode(self, prompt: Prompt, *, raw: bool, variables: Mapping[str, Any] | None = None) -> list[int]:
         """Token ids of `prompt`.
@@ -58,7 +62,9 @@ class Text:
         if self._template is None:
             raise UsageError("the bundle has no chat template", why="its target was not trained for chat", fix="give plain text with raw=True")
         # The template writes the special tokens itself.
-        return self._ids(self._template.render(messages, variables), special=False)
+        ids = self._ids(self._template.render(messages, variables), special=False)
+        self.note = self.note or thinking_note(self._thinking, variables)
+        return ids
 
     def _ids(self, text: str, *, special: bool) -> list[int]:
         try:
@@ -115,7 +121,7 @@ def open_text(bundle: Bundle) -> Text:
     if record.chat_template is None:
         return Text(tokenizer, None, vocab)
     source = bundle.file(record.chat_template).read_text(encoding="utf-8")
-    return Text(tokenizer, ChatTemplate(source, bos_token=record.bos_token, eos_token=record.eos_token), vocab)
+    return Text(tokenizer, ChatTemplate(source, bos_token=record.bos_token, eos_token=record.eos_token), vocab, bundle.manifest.pairing.thinking)
 
 
 def _tokenizer(file: Path, vocab: int) -> Tokenizer:

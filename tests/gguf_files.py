@@ -1,4 +1,4 @@
-"""Tiny GGUF files written from a transformers directory, the way llama.cpp's converter lays them out."""
+"""Tiny GGUF files written from a transformers directory or a drafter's, the way llama.cpp's converter lays them out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from gguf import GGMLQuantizationType as Kind
 from gguf import GGUFWriter, LlamaFileType, TokenType, get_tensor_name_map
 from gguf.constants import MODEL_ARCH
 from gguf.quants import quantize
+from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
+
+from dflash_compile.export.drafters.gguf import IN_LAYER
 
 ARCHITECTURES = {"llama": MODEL_ARCH.LLAMA, "qwen3": MODEL_ARCH.QWEN3}
 
@@ -100,3 +103,35 @@ def _add_tensors(writer: GGUFWriter, target_dir: Path, config: Any, kinds: Mappi
             writer.add_tensor(place, np.ascontiguousarray(array))
         else:
             writer.add_tensor(place, quantize(np.ascontiguousarray(array), kind), raw_dtype=kind)
+
+
+def write_gguf_drafter(path: Path, drafter: Path, kind: Kind = Kind.F32, arch: str = "dflash", extra: Mapping[str, Any] | None = None) -> Path:
+    """A z-lab drafter as llama.cpp's converter writes it: taps counted by what enters a layer."""
+    config = json.loads((drafter / "config.json").read_text())
+    names = {"block_count": "num_hidden_layers", "embedding_length": "hidden_size", "feed_forward_length": "intermediate_size", "block_size": "block_size"}
+    names |= {"attention.head_count": "num_attention_heads", "attention.head_count_kv": "num_key_value_heads", "context_length": "max_position_embeddings"}
+    values: dict[str, Any] = {key: config[name] for key, name in names.items()}
+    values |= {"attention.key_length": config["head_dim"], "attention.layer_norm_rms_epsilon": config["rms_norm_eps"], "rope.freq_base": config["rope_theta"]}
+    values |= {"target_layers": [tap + 1 for tap in config["dflash_config"]["target_layer_ids"]], **(extra or {})}
+    writer = GGUFWriter(path, arch)
+    writer.add_file_type(LlamaFileType.ALL_F32)
+    add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, list: writer.add_array}
+    for key, value in values.items():
+        if value is not None:
+            add[type(value)](f"{arch}.{key}", value)
+    writer.add_uint32("tokenizer.ggml.mask_token_id", config["dflash_config"]["mask_token_id"])
+    for name, weight in load_file(drafter / "model.safetensors").items():
+        stored = {"fc.weight": name, "hidden_norm.weight": "enc.output_norm.weight", "norm.weight": "output_norm.weight"}.get(name)
+        if stored is None:
+            _, layer, part = name.split(".", 2)
+            stored = f"blk.{layer}.{IN_LAYER[part.removesuffix('.weight')][0]}.weight"
+        array = np.ascontiguousarray(weight.numpy())
+        if array.ndim == 1 or kind == Kind.F32:
+            writer.add_tensor(stored, array)
+        else:
+            writer.add_tensor(stored, quantize(array, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path

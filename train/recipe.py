@@ -9,13 +9,14 @@ from pathlib import Path
 
 import torch
 
-from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
+from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint, TextSource
 from dflash_compile.export.dflash_v1 import DflashV1
 from dflash_compile.export.draft_vocabulary import DraftVocabulary
 from dflash_compile.export.drafter_folder import TRAINED_WITH, refuse_existing
 from dflash_compile.export.drafters import speculators, zlab_v1
 from dflash_compile.export.spec import DrafterSpec, TargetSpec
 from dflash_compile.export.text import template_hash, vocabulary_hash
+from dflash_compile.export.thinking import thinking_switch
 from dflash_compile.export.torch_model import load_model
 from dflash_compile.runtime.errors import UsageError
 
@@ -154,7 +155,7 @@ def train(
     acceptance = _run(trainer, log, work / "curve.png", spec.name, on_progress)
     tensors = {name: p.detach().cpu().to(torch.bfloat16) for name, p in trainer.model.named_parameters()}
     text = checkpoint.text
-    trained_with = {"vocabulary_sha256": vocabulary_hash(text.tokenizer_json), "template_sha256": template_hash(text.chat_template)}
+    trained_with = {"vocabulary_sha256": vocabulary_hash(text.tokenizer_json), "template_sha256": template_hash(text.chat_template)} | _thinking(text)
     curve = write_curve(log, work / "curve.png", spec.name)
     readme = card(checkpoint, trainer, spec, acceptance, vocabulary, start.spec.name if start else None, engine.identity if engine else None)
     files = {"README.md": readme.encode()}
@@ -166,6 +167,12 @@ def train(
     else:  # the head stays the target's, so its rows need not be stored again
         saved = speculators.save(spec, tensors, vocabulary, output, extra, extra_files=files, replace=force)
     return TrainResult(saved, acceptance, before, trainer.clock.step - first, passed_over, saved / "curve.png" if curve is not None else None)
+
+
+def _thinking(text: TextSource) -> dict[str, bool]:
+    """Whether the prompts asked for thinking, as `trained_with` records it: `responses.ChatFrame` sets no variable of the template."""
+    switch = thinking_switch(text)
+    return {} if switch is None or switch.default is None else {"thinking": switch.default}
 
 
 def starting_acceptance(trainer: Trainer, start: DrafterCheckpoint) -> Acceptance:

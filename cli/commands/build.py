@@ -49,6 +49,10 @@ def command(
         typer.Option("--cache-policy", metavar="POLICY", help="Who keeps a Core ML bundle's cache: gpu-state, the engine, or ane-io, the host."),
     ] = None,
     refine: Annotated[int, typer.Option("--refine", min=0, help="Run a draft again this often over the proposals it is least sure of.")] = 0,
+    drafter_thinking: Annotated[
+        Literal["on", "off"] | None,
+        typer.Option("--drafter-thinking", help="Whether the drafter was trained on prompts that asked for thinking, where its checkpoint does not say."),
+    ] = None,
     portable: Annotated[bool, typer.Option("--portable", help="Standard operators only, for other tools; needs --precision fp32.")] = False,
     target_from: Annotated[
         Path | None, typer.Option("--target-from", metavar="BUNDLE", help="Take the compiled target from this bundle and compile the drafter only.")
@@ -71,6 +75,7 @@ def command(
         flavour=flavour,
         deployment_target=deployment_target,
         cache_policy=cache_policy,
+        drafter_thinking=None if drafter_thinking is None else drafter_thinking == "on",
         force=force,
     )
     notes: list[str] = []

@@ -67,6 +67,7 @@ def _bundle_rows(manifest: Manifest) -> dict[str, Any]:
             "taps": manifest.pairing.taps,
             "context": f"{manifest.context} tokens",
             "chat template": "in the bundle" if manifest.text.chat_template else "none: prompts are continued as they stand",
+            "thinking": _thinking(manifest),
             "runs on": _platform(manifest),
             "files": f"{len(manifest.files)}, {sum(manifest.sizes.values()) / 2**20:.1f} MiB",
         }
@@ -104,6 +105,15 @@ def _plan(plan: PlanRecord) -> str:
 def _proposed(manifest: Manifest) -> str:
     reduced = manifest.pairing.draft_vocabulary
     return "any token" if reduced is None else f"{reduced.size} of {manifest.target.vocab} tokens"
+
+
+def _thinking(manifest: Manifest) -> str:
+    record, words = manifest.pairing.thinking, {True: "on", False: "off"}
+    if record is None:
+        return "no switch in the chat template" if manifest.text.chat_template else "no chat template"
+    default = "neither on nor off" if record.default is None else words[record.default]
+    learned = "is not said to be trained on either" if record.drafter is None else f"was trained with it {words[record.drafter]}"
+    return f"switched by {record.variable}, {default} where that is not set; the drafter {learned}"
 
 
 def _passes(refine: object) -> str:

@@ -47,21 +47,21 @@ def command(
     from dflash_compile.runtime import load
 
     with load(bundle, provider=provider, threads=threads) as session:
-        for note in session.notes:
+        for note in (known := session.notes):
             console.note(f"note: {note}")
         answer = []
         pieces = session.generate(messages, max_new_tokens=max_new_tokens, stop=stop or (), raw=raw, draft=draft, lookup=lookup, chat_template_kwargs=variables)
+        for note in session.notes[len(known) :]:  # what is unusual about this prompt
+            console.note(f"note: {note}")
         for piece in pieces:
             answer.append(piece)
             console.stream(piece)
-        statistics, verdict = session.statistics, session.verdict
+        statistics, verdict, notes = session.statistics, session.verdict, session.notes
     console.stream("\n")
     console.note(summary(statistics, draft=draft))
     if draft:
         console.note(f"[{verdict}]")
-    return Report(
-        {"text": "".join(answer), "draft": draft, "statistics": as_dict(statistics), "verdict": verdict if draft else None, "notes": list(session.notes)}
-    )
+    return Report({"text": "".join(answer), "draft": draft, "statistics": as_dict(statistics), "verdict": verdict if draft else None, "notes": list(notes)})
 
 
 def _variables(text: str) -> dict[str, Any]:

@@ -96,6 +96,17 @@ class DraftVocabularyRecord(_Record, frozen=True, kw_only=True):
     """their target token ids, little-endian int32 in the order of the rows, relative to the bundle"""
 
 
+class ThinkingRecord(_Record, frozen=True, kw_only=True):
+    """Whether the model thinks aloud before it answers: how the chat template is told, and which the drafter learned from."""
+
+    variable: str
+    """what the template reads: true for thinking, false for none"""
+    default: bool | None
+    """what the template does where the variable is not set; None where that is a third thing"""
+    drafter: bool | None
+    """what the prompts that the drafter was trained on asked for; None where that is not known"""
+
+
 class PairingRecord(_Record, frozen=True, kw_only=True):
     """The contract between the two models."""
 
@@ -107,6 +118,8 @@ class PairingRecord(_Record, frozen=True, kw_only=True):
     """of the chat template the drafter was trained with, where it is known"""
     draft_vocabulary: DraftVocabularyRecord | None = None
     """None where the drafter proposes any token of the target"""
+    thinking: ThinkingRecord | None = None
+    """None where the chat template has no switch for it"""
 
 
 class TextRecord(_Record, frozen=True, kw_only=True):

@@ -136,3 +136,14 @@ def test_what_the_template_reads_is_json(cli, record):
     for wrong in ("enable_thinking", "[1]"):
         result = cli("run", "some/bundle", "--prompt", "Hi", "--chat-template-kwargs", wrong)
         assert (result.code, "--chat-template-kwargs" in result.err) == (2, True)
+
+
+def test_what_is_unusual_about_the_prompt_is_noted_before_the_text(cli, record, monkeypatch):
+    def generate(self, prompt, **options):
+        self.notes = (*self.notes, "the other mode")
+        return iter(["Hello"])
+
+    monkeypatch.setattr(FakeSession, "generate", generate)
+    result = cli("run", "some/bundle", "--prompt", "Hi")
+    assert [line for line in result.err.splitlines() if line.startswith("note: ")] == ["note: this machine is a test", "note: the other mode"]
+    assert cli("run", "some/bundle", "--prompt", "Hi", "--json").document["notes"] == ["this machine is a test", "the other mode"]

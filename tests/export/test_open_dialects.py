@@ -8,17 +8,14 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
-from gguf import GGUFWriter, LlamaFileType
-from gguf.quants import quantize
+from gguf_files import write_gguf_drafter
 from models import MASK, write_assistant, write_deepspec, write_drafter, write_drafter2, write_target
 from safetensors.torch import load_file
 
 from dflash_compile.export import open_drafter, open_target, pair
-from dflash_compile.export.drafters.gguf import IN_LAYER
 from dflash_compile.export.skeleton import EMBEDDING
 from dflash_compile.export.spec import Convolution, DrafterSpec, Selector
 from dflash_compile.export.trace import trace_draft
@@ -167,42 +164,10 @@ def test_what_a_deepspec_drafter_must_be(target: Path, tmp_path: Path, change: d
 # GGUF
 
 
-def write_gguf(path: Path, drafter: Path, kind: Kind = Kind.F32, arch: str = "dflash", extra: dict[str, Any] | None = None) -> Path:
-    """A z-lab drafter as llama.cpp's converter writes it: taps counted by what enters a layer."""
-    config = json.loads((drafter / "config.json").read_text())
-    names = {"block_count": "num_hidden_layers", "embedding_length": "hidden_size", "feed_forward_length": "intermediate_size", "block_size": "block_size"}
-    names |= {"attention.head_count": "num_attention_heads", "attention.head_count_kv": "num_key_value_heads", "context_length": "max_position_embeddings"}
-    values: dict[str, Any] = {key: config[name] for key, name in names.items()}
-    values |= {"attention.key_length": config["head_dim"], "attention.layer_norm_rms_epsilon": config["rms_norm_eps"], "rope.freq_base": config["rope_theta"]}
-    values |= {"target_layers": [tap + 1 for tap in config["dflash_config"]["target_layer_ids"]], **(extra or {})}
-    writer = GGUFWriter(path, arch)
-    writer.add_file_type(LlamaFileType.ALL_F32)
-    add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, list: writer.add_array}
-    for key, value in values.items():
-        if value is not None:
-            add[type(value)](f"{arch}.{key}", value)
-    writer.add_uint32("tokenizer.ggml.mask_token_id", MASK)
-    for name, weight in load_file(drafter / "model.safetensors").items():
-        stored = {"fc.weight": name, "hidden_norm.weight": "enc.output_norm.weight", "norm.weight": "output_norm.weight"}.get(name)
-        if stored is None:
-            _, layer, part = name.split(".", 2)
-            stored = f"blk.{layer}.{IN_LAYER[part.removesuffix('.weight')][0]}.weight"
-        array = np.ascontiguousarray(weight.numpy())
-        if array.ndim == 1 or kind == Kind.F32:
-            writer.add_tensor(stored, array)
-        else:
-            writer.add_tensor(stored, quantize(array, kind), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
 @pytest.mark.parametrize("kind", [Kind.F32, Kind.Q8_0])
 def test_a_gguf_drafter_is_the_one_it_was_made_of(target: Path, tmp_path: Path, kind: Kind) -> None:
     plain = open_drafter(write_drafter(tmp_path / "d", target, taps=(2, 0)))
-    opened = open_drafter(write_gguf(tmp_path / "d.gguf", plain.path, kind))
+    opened = open_drafter(write_gguf_drafter(tmp_path / "d.gguf", plain.path, kind))
     unlike = {"dialect": "gguf", "vocab": None, "target_layers": None}
     assert replace(opened.spec, evidence={}) == replace(plain.spec, evidence={}, **unlike)
     every_field_says_where_it_came_from(opened.spec)
@@ -217,7 +182,7 @@ WINDOWED = {"attention.sliding_window": 5, "attention.sliding_window_pattern": [
 
 def test_windows_of_a_gguf_drafter(target: Path, tmp_path: Path) -> None:
     drafter = write_drafter(tmp_path / "d", target)
-    spec = open_drafter(write_gguf(tmp_path / "d.gguf", drafter, extra=WINDOWED | {"attention.causal": False})).spec
+    spec = open_drafter(write_gguf_drafter(tmp_path / "d.gguf", drafter, extra=WINDOWED | {"attention.causal": False})).spec
     assert (spec.windows, spec.causal) == ((5, None), (False, False))
 
 
@@ -234,16 +199,16 @@ def test_windows_of_a_gguf_drafter(target: Path, tmp_path: Path) -> None:
     ids=str,
 )
 def test_what_a_gguf_drafter_must_say(target: Path, tmp_path: Path, extra: dict[str, Any], said: str) -> None:
-    assert said in refused(write_gguf(tmp_path / "d.gguf", write_drafter(tmp_path / "d", target), extra=extra))
+    assert said in refused(write_gguf_drafter(tmp_path / "d.gguf", write_drafter(tmp_path / "d", target), extra=extra))
 
 
 def test_forks_of_the_gguf_layout_are_named(target: Path, tmp_path: Path) -> None:
-    assert "a fork's" in refused(write_gguf(tmp_path / "d.gguf", write_drafter(tmp_path / "d", target), arch="qwen3-dflash-draft"))
+    assert "a fork's" in refused(write_gguf_drafter(tmp_path / "d.gguf", write_drafter(tmp_path / "d", target), arch="qwen3-dflash-draft"))
 
 
 def test_a_tap_that_was_not_shifted_is_found_where_it_can_be(target: Path, tmp_path: Path) -> None:
     """Of four layers, the last is no tap: a file whose writer counted one too many taps it."""
     drafter = write_drafter(tmp_path / "d", target, taps=(0, 2))
-    shifted = open_drafter(write_gguf(tmp_path / "d.gguf", drafter, extra={"target_layers": [2, 4]}))
+    shifted = open_drafter(write_gguf_drafter(tmp_path / "d.gguf", drafter, extra={"target_layers": [2, 4]}))
     with pytest.raises(PairingError, match="last layer"):
         pair(open_target(target), shifted)

@@ -219,6 +219,11 @@ def test_versions_compare_by_number(older, newer):
     assert requirements.release(older) < requirements.release(newer)
 
 
+def test_a_manifest_from_before_thinking_was_recorded(tiny_bundle):
+    edit_manifest(tiny_bundle, lambda document: document["pairing"].pop("thinking"))
+    assert open_bundle(tiny_bundle).manifest.pairing.thinking is None
+
+
 def test_checked_in_schema_is_current():
     checked_in = Path(__file__).parents[2] / "artifacts" / "bundle.schema.json"
     assert checked_in.read_text(encoding="utf-8") == bundle_schema(), "run: python -m dflash_compile.runtime.bundle.schema > artifacts/bundle.schema.json"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from tiny import EOS, VOCAB, edit_manifest, make_tokenizer, write_manifest
 from tokenizers import processors
 
 from dflash_compile.runtime import load
+from dflash_compile.runtime.bundle.manifest import ThinkingRecord
 from dflash_compile.runtime.bundle.read import open_bundle, read_manifest
 from dflash_compile.runtime.chat import ChatTemplate
 from dflash_compile.runtime.errors import BundleError, UsageError
@@ -258,3 +260,41 @@ def test_variables_that_nobody_reads_are_refused(prompt):
 def test_variables_do_not_replace_the_sessions_own():
     with pytest.raises(UsageError, match="add_generation_prompt, messages"):
         template(THINKING).render([], {"messages": [], "add_generation_prompt": False})
+
+
+SWITCH = ThinkingRecord(variable="enable_thinking", default=True, drafter=False)
+
+
+@pytest.mark.parametrize(
+    ("record", "variables", "noted"),
+    [
+        (SWITCH, None, True),
+        (SWITCH, {"tools": [{}]}, True),
+        (SWITCH, {"enable_thinking": True}, True),
+        (SWITCH, {"enable_thinking": False}, False),
+        (msgspec.structs.replace(SWITCH, drafter=True), None, False),
+        (msgspec.structs.replace(SWITCH, drafter=True), {"enable_thinking": False}, True),
+        (msgspec.structs.replace(SWITCH, default=None), None, False),
+        (msgspec.structs.replace(SWITCH, drafter=None), {"enable_thinking": False}, False),
+        (None, {"enable_thinking": False}, False),
+    ],
+)
+def test_a_chat_in_the_other_mode_than_the_drafters_is_noted(record, variables, noted):
+    text = Text(TOKENIZER, template(THINKING), VOCAB, record)
+    text.encode("hi", raw=True)
+    text.encode(list(b"hi"), raw=False)
+    assert text.note is None, "no template, no mode"
+    text.encode("hi", raw=False, variables=variables)
+    assert bool(text.note) == noted
+    if noted:
+        assert f"trained {'with' if record.drafter else 'without'} thinking" in text.note
+        assert f'{{"enable_thinking": {str(record.drafter).lower()}}}' in text.note
+
+
+def test_a_mode_is_noted_once():
+    text = Text(TOKENIZER, template(THINKING), VOCAB, SWITCH)
+    text.encode("hi", raw=False)
+    first = text.note
+    text.encode("hi", raw=False, variables={"enable_thinking": True})
+    text.encode("hi", raw=False, variables={"enable_thinking": False})
+    assert text.note == first

@@ -27,7 +27,10 @@ OPTIONS = TrainOptions(layers=1, block=4, response_tokens=600, response_limit=24
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return models.write_target(tmp_path_factory.mktemp("target"), "llama", num_hidden_layers=4, max_position_embeddings=1024)
+    folder = models.write_target(tmp_path_factory.mktemp("target"), "llama", num_hidden_layers=4, max_position_embeddings=1024)
+    with (folder / "chat_template.jinja").open("a") as template:
+        template.write("{% if enable_thinking is defined and not enable_thinking %}</think>{% endif %}")
+    return folder
 
 
 def test_a_drafter_comes_out_that_pairs_with_its_target(target: Path, tmp_path: Path) -> None:
@@ -40,6 +43,7 @@ def test_a_drafter_comes_out_that_pairs_with_its_target(target: Path, tmp_path: 
     assert pair(checkpoint, opened).drafter.block == 4
     assert opened.text_hash
     assert opened.template_hash
+    assert opened.thinking is True, "the template's default, which prompts were rendered with"
     assert {progress.phase for progress in seen} == {"plain text", "responses", "training"}
     assert "6 steps" in (drafter / "README.md").read_text()
     log = [json.loads(line) for line in (tmp_path / "work" / "log.jsonl").read_text().splitlines()]
