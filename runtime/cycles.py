@@ -104,11 +104,12 @@ class Cycles:
         """A cycle by the device alone, which injects what it commits."""
         now = self._show(drafter, began)
         done = cycle.run(anchor, self.position, plan.width)
-        ended = self.record.spent("verify", now)
+        waited = self.record.spent("verify", now) - now
         accepted = len(done.tokens) - 1
         self.record.cycle(True, done.width - 1, accepted)
         self.position += accepted + 1
-        self.controller.observe(CyclePlan(done.width, drafted=True), accepted, ended - began, ended - now)
+        seconds = waited if done.seconds is None else done.seconds
+        self.controller.observe(CyclePlan(done.width, drafted=True), accepted, now - began + seconds, seconds)
         return list(done.tokens)
 
     def _draft(self, drafter: DrafterEngine, anchor: int, width: int, now: float) -> Sequence[int]:

@@ -7,7 +7,7 @@ Positions are absolute: `position` is the number of tokens whose K/V the cache h
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -159,6 +159,8 @@ class Cycled:
 
     tokens: Sequence[int]
     width: int
+    seconds: float | None = None
+    """what it took, where the call did not wait for this cycle alone"""
 
 
 class CycleEngine(ABC):
@@ -170,11 +172,19 @@ class CycleEngine(ABC):
         """rows that a cycle can have"""
 
     @final
+    def begin(self, end: int, eos_ids: Collection[int]) -> None:
+        """A new answer: nothing that was computed for another one is continued.
+
+        It ends where the caches hold `end` rows, or with one of `eos_ids`: what a cycle gives does not depend on it, but the device may know when to stop.
+        """
+        self._begin_impl(end, eos_ids)
+
+    @final
     def run(self, anchor: int, position: int, width: int) -> Cycled:
         """The tokens after `anchor`. Both caches hold every row before `position`, and afterwards those of all tokens but the last.
 
-        The device may already be in the next cycle, of the same width, when this returns. Where the next call does not continue this one, that work is
-        thrown away; where it does but asks for another width, it gets the cycle that is under way, and its own from the one after.
+        The device may already be in the next cycles, of the same width, when this returns, or through them. Where the next call does not continue this
+        one, that work is thrown away; where it does but asks for another width, it gets what is under way first, and its own after that.
         """
         if width not in self.widths:
             raise UsageError(f"a cycle of {width} rows", why=f"the device has those of {', '.join(map(str, self.widths))}", fix="choose one of them")
@@ -184,6 +194,9 @@ class CycleEngine(ABC):
     @abstractmethod
     def close(self) -> None:
         """Wait for the device and release the engine's memory."""
+
+    @abstractmethod
+    def _begin_impl(self, end: int, eos_ids: Collection[int]) -> None: ...
 
     @abstractmethod
     def _run_impl(self, anchor: int, position: int, width: int) -> Cycled: ...

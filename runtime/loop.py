@@ -73,6 +73,8 @@ def run(
     `embeds` take the place of embedded tokens of the prompt. What the answer did is in `record`, which is up to date at every yield.
     """
     started = perf_counter()
+    if cycle is not None:
+        cycle.begin(len(prompt) + limits.tokens - 1, limits.eos_ids)  # an answer's last token needs no row
     cycles = Cycles(target, drafter, controller, record, cycle, lookup)
     fresh: list[int] = [cycles.prefill(prompt, embeds)]
     record.prefill_seconds = perf_counter() - started

@@ -36,6 +36,9 @@ def command(
     stop: Annotated[list[str] | None, typer.Option("--stop", metavar="TEXT", help="End before this text; may be given again.")] = None,
     provider: Annotated[Literal["cpu", "cuda"], typer.Option("--provider", help="Kind of device.")] = "cpu",
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads; every core by default.")] = None,
+    device_loop: Annotated[
+        int | None, typer.Option("--device-loop", metavar="N", help="TensorRT, an experiment: the GPU does up to N cycles before the host sees them.")
+    ] = None,
 ) -> Report:
     """Generate text from BUNDLE: the text streams to standard output, figures go to standard error."""
     if raw and system is not None:
@@ -46,7 +49,7 @@ def command(
 
     from dflash_compile.runtime import load
 
-    with load(bundle, provider=provider, threads=threads) as session:
+    with load(bundle, provider=provider, threads=threads, device_loop=device_loop) as session:
         for note in (known := session.notes):
             console.note(f"note: {note}")
         answer = []

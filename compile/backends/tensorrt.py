@@ -21,6 +21,7 @@ from ..tensorrt.architectures import architectures_of
 from ..tensorrt.commit_kernel import write_commit_kernel
 from ..tensorrt.library import Flavour, check_device, choose_flavour
 from ..tensorrt.lint import check_lint
+from ..tensorrt.loop_kernel import write_loop_kernels
 from ..tensorrt.plan import inspect_plan
 from ..tensorrt.plans import Built, Request, build_plan
 from ..tensorrt.precisions import PRECISIONS, check_precision
@@ -63,6 +64,7 @@ class Compilation:
             if engine.signature.role == "draft":
                 for arch in engine.architectures:
                     write_commit_kernel(arch, directory / "drafter" / f"commit.{arch}.cubin")
+                    write_loop_kernels(arch, directory / "drafter" / f"loop.{arch}.cubin")
         return records
 
     def check(self, directory: Path, progress: Progress, note: Note) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dflash_compile.runtime.errors import IncompatibleError
+from .cubins import write_cubin
 
 # Arguments are 64 bits each, so that a launch need not know which are addresses.
 SOURCE = r"""
@@ -23,11 +23,4 @@ extern "C" __global__ void commit(const int* block, const int* accepted, const i
 
 def write_commit_kernel(arch: str, file: Path) -> None:
     """The kernel's cubin for `arch`. Needs NVRTC, not a GPU. Raises `IncompatibleError` where that is not installed."""
-    try:
-        from cuda.core import Program, ProgramOptions
-
-        options = ProgramOptions(arch=arch.replace("sm", "sm_"))
-        code = Program(SOURCE, "c++", options).compile("cubin").code
-    except Exception as fault:  # a missing library is an error of each package's own
-        raise IncompatibleError("the commit kernel cannot be compiled", where=arch, why=str(fault), fix="run: pip install 'dflash-compile[rtx]'") from fault
-    file.write_bytes(bytes(code))
+    write_cubin(SOURCE, arch, file)

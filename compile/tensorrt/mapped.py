@@ -16,7 +16,7 @@ from typing import Any
 External = tuple[str, str, int, int]
 """of an initializer: name, file, offset and length in bytes"""
 
-_SECONDS = 0.1
+_SECONDS = 0.02
 
 
 class MappedFile:

@@ -22,6 +22,9 @@ Heard = Callable[[str, int, int], None]
 """called with the builder's phase, and how many of how many steps of it are done"""
 
 _WORKER = f"{__package__}.worker"
+# glibc gives blocks of this size back at once, but raises it to 32 MiB as soon as one was freed; after that, holes of the builder's tensors stay
+# resident: most of a copy of the weights, with two widths in one engine. Other allocators ignore it.
+_BLOCK_BYTES = "MALLOC_MMAP_THRESHOLD_"
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ def _start(complaints: Any) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=complaints,
         text=True,
-        env={**os.environ, "PYTHONPATH": path},
+        env={_BLOCK_BYTES: "131072", **os.environ, "PYTHONPATH": path},
     )
 
 

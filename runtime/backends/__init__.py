@@ -9,7 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol, cast
 
-from ..errors import IncompatibleError
+from ..errors import IncompatibleError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,6 +37,8 @@ class EngineOptions:
     """None: one for every core this process may use"""
     cache: Path | None = None
     """a folder where forms of engines that only this machine can use may be kept; None: keep nothing"""
+    device_loop: int | None = None
+    """most cycles that the device does before the host looks at them; None: one"""
 
 
 class Backend(Protocol):
@@ -55,6 +57,14 @@ class Backend(Protocol):
         Raises `IncompatibleError` where the library cannot run them and `BundleError` where an engine is not what the manifest says.
         """
         ...
+
+
+def refuse_loop(options: EngineOptions) -> None:
+    """Raises `UsageError` where a loop on the device is asked for: for back-ends whose cycles the host drives."""
+    if options.device_loop is not None:
+        raise UsageError(
+            f"device_loop={options.device_loop!r}", why="only a bundle for TensorRT can repeat cycles without the host", fix="leave it out, or build one"
+        )
 
 
 def find_backend(name: str) -> Backend:

@@ -6,7 +6,7 @@ answer is seen one cycle late: what was computed beyond it is thrown away. So is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..engines import Cycled, CycleEngine
@@ -71,6 +71,10 @@ class Cycle(CycleEngine):
         self._side = 0
 
     def close(self) -> None:
+        self._land()
+
+    def _begin_impl(self, end: int, eos_ids: Collection[int]) -> None:
+        # A cycle of the answer before may start with this one's anchor, at its position: only the tokens before them differ.
         self._land()
 
     def _run_impl(self, anchor: int, position: int, width: int) -> Cycled:

@@ -55,6 +55,14 @@ class Device(Protocol):
         """Everything that `work` puts on the stream, as one graph. Nothing of it runs now."""
         ...
 
+    def record_loop(self, before: Callable[[], None], body: Callable[[int], None], after: Callable[[], None]) -> Launch:
+        """One graph as well, in which what `body` puts on the stream runs again and again, at least once, until a kernel of it says that it is enough.
+
+        `body` is given the handle by which such a kernel says so. Raises `IncompatibleError` where the driver or the work allows no such graph; the
+        device is as it was then.
+        """
+        ...
+
     def mark(self) -> Callable[[], None]:
         """A function that waits until everything asked for so far is done."""
         ...
@@ -127,19 +135,45 @@ class CudaDevice:
         kernel, config = module.get_kernel(name), self._core.LaunchConfig(grid=1, block=1)
 
         def launch(arguments: Sequence[int]) -> None:
-            self._core.launch(self._target, config, kernel, *(np.int64(argument) for argument in arguments))
+            self._core.launch(self._target, config, kernel, *(np.uint64(argument) for argument in arguments))
 
         return launch
 
     def record(self, work: Callable[[], None]) -> Launch:
         builder = self._device.create_graph_builder()
+        self._build(builder, work)
+        return self._finished(builder)
+
+    def record_loop(self, before: Callable[[], None], body: Callable[[int], None], after: Callable[[], None]) -> Launch:
+        builder = self._device.create_graph_builder()
+
+        def work() -> None:
+            before()
+            again = builder.create_condition(default_value=1)
+            self._build(builder.while_loop(again), lambda: body(int(again.handle)))
+            after()
+
+        try:
+            self._build(builder, work)
+            return self._finished(builder)
+        except Exception as fault:  # each library's own, or of a graph that is no longer being recorded because of one
+            raise IncompatibleError(
+                "this GPU's driver cannot repeat a cycle by itself",
+                why=str(fault),
+                fix="update the NVIDIA driver (conditional nodes came with CUDA 12.3), or leave out device_loop",
+            ) from fault
+
+    def _build(self, builder: Any, work: Callable[[], None]) -> None:
+        """Record what `work` puts on the stream into `builder`, which may be a part of another."""
         builder.begin_building()
-        self._target = builder
+        outer, self._target = self._target, builder
         try:
             work()
         finally:
-            self._target = self._stream
+            self._target = outer
             builder.end_building()
+
+    def _finished(self, builder: Any) -> Launch:
         graph = builder.complete()
         graph.upload(self._stream)
         self._kept.append(graph)

@@ -15,14 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..bundle.manifest import GraphRecord, Manifest
-from ..engines import DrafterEngine, Engines, TargetEngine
-from ..errors import BundleError, UsageError
+from ..engines import CycleEngine, DrafterEngine, Engines, TargetEngine
+from ..errors import BundleError, IncompatibleError, UsageError
 from ._trt_alike import rounds_alike
 from ._trt_cycle import Cycle, State
 from ._trt_device import Device
+from ._trt_loop import Kernels, Loop, Places
 from ._trt_plan import Runner
 
 _INT = 4
+_ANSWER = ("block", "accepted", "bonus", "next_position")
+_NO_LOOP = "device_loop is left aside, and the host starts each cycle: {what} ({why})."
 
 
 class Loaded(Runner, Protocol):
@@ -204,17 +207,43 @@ class Drafter(DrafterEngine):
         return pair.read("block", width)[1:]
 
 
-def engines(pair: Pair, commit: Callable[[Sequence[int]], None], notes: tuple[str, ...] = ()) -> Engines:
-    """Target, drafter and cycle of `pair`; `commit` puts the commit kernel on the stream."""
-    buffers = pair.buffers
-    arguments = [buffers[name] for name in ("block", "accepted", "bonus", "next_position", "anchor", "position", "report")]
-    draft, inject = (pair.plans[role, pair.block] for role in ("draft", "inject"))
+def engines(
+    pair: Pair, commit: Callable[[Sequence[int]], None], notes: tuple[str, ...] = (), loop: Callable[[], Kernels] | None = None, cycles: int = 1
+) -> Engines:
+    """Target, drafter and cycle of `pair`; `commit` puts the commit kernel on the stream.
+
+    With `loop`, which loads the kernels of one, the device does up to `cycles` cycles a launch, where it can.
+    """
+    cycle: CycleEngine | None = None
+    if loop is not None:
+        try:
+            cycle = _loop(pair, loop, cycles)
+        except IncompatibleError as fault:
+            notes = (*notes, _NO_LOOP.format(what=fault.what, why=fault.why))
+    return Engines(Target(pair), Drafter(pair), notes, cycle or _cycle(pair, commit))
+
+
+def _runners(pair: Pair) -> Mapping[int, Sequence[Loaded]]:
+    """Draft, verify and inject of every width."""
     # A narrower verify takes the front of the same block, and what inject writes behind it is not read before it is written again.
-    runners = {rows: (draft, pair.plans["verify", rows], inject) for rows in pair.widths}
-    state = State(buffers["anchor"], buffers["position"], buffers["report"])
+    draft, inject = (pair.plans[role, pair.block] for role in ("draft", "inject"))
+    return {rows: (draft, pair.plans["verify", rows], inject) for rows in pair.widths}
+
+
+def _cycle(pair: Pair, commit: Callable[[Sequence[int]], None]) -> Cycle:
+    arguments = [pair.buffers[name] for name in (*_ANSWER, "anchor", "position", "report")]
+    state = State(*arguments[-3:])
     sizes = {"context": pair.manifest.context, "rows": pair.rows}
-    cycle = Cycle(pair.device, runners, lambda: commit(arguments), state, **sizes, captures=pair.captures)
-    return Engines(Target(pair), Drafter(pair), notes, cycle)
+    return Cycle(pair.device, _runners(pair), lambda: commit(arguments), state, **sizes, captures=pair.captures)
+
+
+def _loop(pair: Pair, kernels: Callable[[], Kernels], cycles: int) -> Loop:
+    """Raises `IncompatibleError` where the device or the engines cannot."""
+    if not pair.captures:
+        raise IncompatibleError("this TensorRT cannot capture the engines", why="a loop on the device is a graph that holds them")
+    block, accepted, bonus, following, anchor, position = (pair.buffers[name] for name in (*_ANSWER, "anchor", "position"))
+    places = Places((block, accepted, bonus, following), anchor, position)
+    return Loop(pair.device, _runners(pair), kernels(), places, cycles=cycles, context=pair.manifest.context, rows=pair.rows)
 
 
 def _ports(record: GraphRecord) -> list[str]:

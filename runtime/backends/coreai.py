@@ -18,7 +18,7 @@ from ..bundle.manifest import ModelRecord
 from ..bundle.read import Bundle
 from ..engines import Engines
 from ..errors import BundleError, IncompatibleError, UsageError
-from . import EngineOptions, Installed
+from . import EngineOptions, Installed, refuse_loop
 from ._static import Array, StaticDrafter, StaticTarget, engine_file, state_ports
 
 INSTALL = 'pip install "dflash-compile[coreai]"'
@@ -39,6 +39,7 @@ def installed() -> Installed:
 
 def open_engines(bundle: Bundle, options: EngineOptions) -> Engines:
     """Target and drafter of `bundle`. See `Backend`; Core AI chooses its own device and threads."""
+    refuse_loop(options)
     if options.provider != "cpu":
         raise UsageError(f"provider={options.provider!r}", why="Core AI chooses the device by itself", fix="leave it out")
     manifest = bundle.manifest

@@ -19,7 +19,7 @@ from ..bundle.manifest import Manifest, ModelRecord
 from ..bundle.read import Bundle
 from ..engines import Engines
 from ..errors import BundleError, IncompatibleError, UsageError
-from . import EngineOptions, Installed
+from . import EngineOptions, Installed, refuse_loop
 from ._host_cache import HostCache, host_ports
 from ._memory import check_fits
 from ._static import Array, Functions, StaticDrafter, StaticTarget, engine_file, state_ports
@@ -45,6 +45,7 @@ def open_engines(bundle: Bundle, options: EngineOptions) -> Engines:
 
     Raises `IncompatibleError` on anything but a Mac, and where the bundle would not fit its memory.
     """
+    refuse_loop(options)
     if options.provider != "cpu":
         raise UsageError(f"provider={options.provider!r}", why="Core ML chooses between the GPU and the CPU by itself", fix="leave it out")
     library = _import_library()

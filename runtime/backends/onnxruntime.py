@@ -17,7 +17,7 @@ from ..bundle.vocabulary import draft_token_ids
 from ..embeds import Span
 from ..engines import DrafterEngine, Engines, TargetEngine
 from ..errors import BundleError, UsageError
-from . import EngineOptions
+from . import EngineOptions, refuse_loop
 from ._ort_graph import Buffer, Graph, View
 from ._ort_library import INSTALL, choose_provider, import_library, installed, open_engine, providers, session_options
 from ._ort_packed import PackedEngines
@@ -30,6 +30,7 @@ _CHUNK = 64
 
 def open_engines(bundle: Bundle, options: EngineOptions) -> Engines:
     """Target and drafter of `bundle`. See `Backend`."""
+    refuse_loop(options)
     library = import_library()
     device, notes = choose_provider(library, options)
     # What the CPU's kernels want is known only here, and nothing of it serves another device.

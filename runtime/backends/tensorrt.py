@@ -16,6 +16,7 @@ from ..errors import IncompatibleError
 from . import EngineOptions
 from ._trt_device import CudaDevice
 from ._trt_library import INSTALL, installed
+from ._trt_loop import Kernels
 from ._trt_pair import Pair, engines
 from ._trt_plan import Library, Plan
 
@@ -34,10 +35,18 @@ def commit_file(arch: str) -> str:
     return f"drafter/commit.{arch}.cubin"
 
 
+def loop_file(arch: str) -> str:
+    """The kernels of a loop on the device, likewise."""
+    return f"drafter/loop.{arch}.cubin"
+
+
 def open_engines(bundle: Bundle, options: EngineOptions) -> Engines:
     """Target, drafter and cycle of `bundle`. See `Backend`. Raises `IncompatibleError` for a GPU that the bundle has no engines for."""
     device = CudaDevice()
     check_architecture(bundle, device.arch, device.name)
+    cycles = options.device_loop
+    if cycles is not None:
+        check_loop(bundle, device.arch)
     library = Library(_MODULES[bundle.manifest.requires.package], device, jit_cache_file(bundle, device.arch, device.name))
 
     def load(record: GraphRecord, whole_graph: bool) -> Plan:
@@ -48,7 +57,16 @@ def open_engines(bundle: Bundle, options: EngineOptions) -> Engines:
     notes = [] if pair.captures else [_NOT_CAPTURED]
     if pair.unused:
         notes.append(_ROUNDS_OTHERWISE.format(rows=" and ".join(map(str, pair.unused)), block=pair.block))
-    return engines(pair, device.kernel(bundle.file(commit_file(device.arch)), "commit"), tuple(notes))
+
+    def loop() -> Kernels:
+        file = bundle.file(loop_file(device.arch))
+        try:
+            return Kernels(device.kernel(file, "begin_loop"), device.kernel(file, "commit_loop"))
+        except Exception as fault:  # the library raises its driver's errors as they are
+            raise IncompatibleError("the loop's kernels cannot be loaded", why=str(fault), fix="update the NVIDIA driver, or leave out device_loop") from fault
+
+    commit = device.kernel(bundle.file(commit_file(device.arch)), "commit")
+    return engines(pair, commit, tuple(notes), loop if cycles else None, cycles or 1)
 
 
 def check_architecture(bundle: Bundle, arch: str, name: str) -> None:
@@ -60,6 +78,17 @@ def check_architecture(bundle: Bundle, arch: str, name: str) -> None:
             where=str(bundle.root),
             why=f"it was built for {', '.join(found) or 'none'}",
             fix=f"build it with --backend tensorrt --arch {','.join([*found, arch])}",
+        )
+
+
+def check_loop(bundle: Bundle, arch: str) -> None:
+    """Raises `IncompatibleError` where `bundle` was built without the kernels of a loop on the device."""
+    if loop_file(arch) not in bundle.manifest.files:
+        raise IncompatibleError(
+            "the bundle has no kernels for a loop on the device",
+            where=str(bundle.root),
+            why="an older dflash-compile built it",
+            fix="build it again, or leave out device_loop",
         )
 
 

@@ -44,6 +44,7 @@ def test_a_bundle_has_an_engine_for_each_architecture_role_and_width(tmp_path: P
     assert profiles["verify", 4] == ("target/verify-4-2.sm120.plan", 0)
     assert profiles["verify", 2] == ("target/verify-4-2.sm120.plan", 1), "one engine, and its weights once"
     assert profiles["decode", 1][1] is None
+    assert {f"drafter/{kernel}.{arch}.cubin" for kernel in ("commit", "loop") for arch in ARCHITECTURES} <= manifest.files.keys()
     assert len(manifest.measured) == 2 * len(ARCHITECTURES) * 6, "time and memory of every engine"
     assert sorted(path.name for path in (tmp_path / "bundle").iterdir()) == ["drafter", "manifest.json", "target", "tokenizer"], "no ONNX file stays"
     capsys.readouterr()

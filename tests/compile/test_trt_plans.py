@@ -12,8 +12,10 @@ import onnx
 import onnx.parser
 import pytest
 
+from dflash_compile.compile.tensorrt import plans
 from dflash_compile.compile.tensorrt.architectures import ARCHITECTURES
 from dflash_compile.compile.tensorrt.commit_kernel import write_commit_kernel
+from dflash_compile.compile.tensorrt.loop_kernel import write_loop_kernels
 from dflash_compile.compile.tensorrt.plan import inspect_plan
 from dflash_compile.compile.tensorrt.plans import Request, build_plan
 from dflash_compile.runtime.bundle.files import sha256
@@ -150,13 +152,27 @@ def test_an_unknown_format_tells_its_size_and_no_more(content: bytes, tmp_path: 
     assert inspect_plan(file, (1, 2, 256, 64)) == PlanRecord(bytes=max(len(content), 1))
 
 
+@pytest.mark.parametrize("write", [write_commit_kernel, write_loop_kernels])
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_the_commit_kernel_is_compiled_for_every_architecture(arch: str, tmp_path: Path) -> None:
+def test_the_kernels_of_a_cycle_are_compiled_for_every_architecture(arch: str, write: Callable[[str, Path], None], tmp_path: Path) -> None:
     files = [tmp_path / "one.cubin", tmp_path / "two.cubin"]
     for file in files:
-        write_commit_kernel(arch, file)
+        write(arch, file)
+    assert (b"cudaGraphSetConditional" in files[0].read_bytes()) == (write is write_loop_kernels), "an older driver must be able to load the other one"
     assert files[0].read_bytes().startswith(b"\x7fELF")
     assert files[0].read_bytes() == files[1].read_bytes(), "equal inputs give equal bytes"
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="this system does not show the environment of a process")
+@pytest.mark.parametrize("own", [None, "4096"])
+def test_the_compiling_process_gives_memory_back_unless_it_is_told_otherwise(own: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
+    if own is not None:
+        monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", own)
+    with (tmp_path / "complaints").open("w+") as complaints, plans._start(complaints) as process:
+        environment = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+        process.kill()
+    assert f"MALLOC_MMAP_THRESHOLD_={own or 131072}".encode() in environment
 
 
 def test_architectures_are_named_as_the_library_names_them() -> None:

@@ -111,6 +111,21 @@ def test_the_cycle_in_one_graph_gives_what_single_steps_give(tiny_bundle: Path) 
     assert whole == steps == narrow == chosen == plain
 
 
+def test_many_cycles_in_one_launch_give_the_same(tiny_bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whether TensorRT's engines can be captured into a while node is documented nowhere: where they cannot, the reason is printed."""
+    with load(tiny_bundle) as single, load(tiny_bundle, device_loop=8) as looped:
+        refused = [note for note in looped.notes if "device_loop" in note]
+        for count, options in ((60, {"block": BLOCK}), (60, {"block": 2}), (60, {}), (7, {"block": BLOCK}), (1000, {"block": BLOCK})):
+            expected = list(single.tokens(PROMPT, max_new_tokens=count, **options))  # type: ignore[arg-type]
+            assert list(looped.tokens(PROMPT, max_new_tokens=count, **options)) == expected  # type: ignore[arg-type]
+            if "block" in options:
+                found, known = looped.statistics, single.statistics
+                assert (found.cycles, found.accepted_at, found.finish) == (known.cycles, known.accepted_at, known.finish)
+        assert list(looped.tokens(PROMPT, max_new_tokens=60, draft=False)) == list(single.tokens(PROMPT, max_new_tokens=60, draft=False))
+    with capsys.disabled():
+        sys.stdout.write(f"\na loop on the device: {refused[0] if refused else 'runs'}\n")
+
+
 def test_which_widths_round_alike(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
     """Reported: nothing promises that they do, and those that do not are left aside."""
     assert pair.widths[-1] == BLOCK
@@ -163,6 +178,21 @@ def test_compiled_kernels_are_kept_for_the_next_start(tiny_bundle: Path, arch: s
     device.close()
     assert file.stat().st_size > 0
     open_engines(bundle, EngineOptions()).close()
+
+
+def test_speed_of_a_loop_on_the_device(real_bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Beside single cycles, by turns; nothing is asserted of speed."""
+    rates: dict[int | None, list[float]] = {None: [], 4: [], 16: []}
+    texts: dict[str, list[int]] = {}
+    for cycles in [*rates] * 2:
+        with load(real_bundle, device_loop=cycles) as session:
+            for question in QUESTIONS:
+                began = perf_counter()
+                tokens = list(session.tokens(question, max_new_tokens=200, block=session.manifest.pairing.block))
+                rates[cycles].append(len(tokens) / (perf_counter() - began))
+                assert tokens == texts.setdefault(question, tokens)
+    with capsys.disabled():
+        sys.stdout.write("".join(f"\n{real_bundle.name}, {cycles or 1} cycles a launch: {median(found):.0f} tok/s" for cycles, found in rates.items()) + "\n")
 
 
 def test_speed(real_bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from cuda_strict import strict_trt
 from dflash_compile.runtime.backends import _trt_device, _trt_plan
 from dflash_compile.runtime.backends._trt_device import CudaDevice
 from dflash_compile.runtime.bundle.manifest import GraphRecord, PortRecord
-from dflash_compile.runtime.errors import BundleError
+from dflash_compile.runtime.errors import BundleError, IncompatibleError
 
 core = pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'dflash-compile[rtx]'")
 tensorrt = pytest.importorskip("tensorrt_rtx", reason="tensorrt-rtx is not installed: pip install 'dflash-compile[rtx]'")
@@ -49,6 +49,52 @@ def test_the_device_calls_cuda_core_as_it_wants_to_be_called(strict: StrictCore,
     device.mark()()
     device.close()
     assert {"Graph.launch", "Stream.record", "Event.sync", "Stream.sync", "Graph.close", "Buffer.close"} <= set(strict.calls)
+
+
+def test_a_loop_is_recorded_as_cuda_core_wants_it(strict: StrictCore, tmp_path: Path) -> None:
+    device = CudaDevice()
+    address, pinned, handles = device.allocate(64), device.pinned(4), list[int]()
+    (tmp_path / "loop.cubin").write_bytes(b"cubin")
+    launch = device.kernel(tmp_path / "loop.cubin", "commit_loop")
+    strict.calls.clear()
+
+    def body(handle: int) -> None:
+        handles.append(handle)
+        assert device.stream == 7, "the builder's own stream is what other libraries get"
+        launch([address, handle])
+
+    graph = device.record_loop(lambda: launch([address]), body, lambda: device.read_into(pinned, address))
+    assert [name for name in strict.calls if name.startswith(("GraphBuilder", "launch", "Graph.", "Buffer.copy"))] == [
+        "GraphBuilder.begin_building",
+        "launch",
+        "GraphBuilder.create_condition",
+        "GraphBuilder.while_loop",
+        "GraphBuilder.begin_building",
+        "launch",
+        "GraphBuilder.end_building",
+        "Buffer.copy_to",
+        "GraphBuilder.end_building",
+        "GraphBuilder.complete",
+        "Graph.upload",
+    ]
+    assert handles == [1 << 63]
+    graph()
+    device.close()
+
+
+def test_a_loop_that_cannot_be_recorded_leaves_the_device_as_it_was(strict: StrictCore) -> None:
+    device = CudaDevice()
+
+    def refused(_: int) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    stream = device._target
+    with pytest.raises(IncompatibleError, match="device_loop") as failure:
+        device.record_loop(lambda: None, refused, lambda: None)
+    assert "not permitted" in failure.value.why
+    assert device._target is stream
+    assert strict.calls.count("GraphBuilder.end_building") == 2
+    device.record(lambda: None)
 
 
 def test_what_it_does_not_have_is_noticed(strict: StrictCore) -> None:
@@ -118,4 +164,4 @@ def test_the_commit_kernel_s_arguments_are_what_a_launch_takes() -> None:
     """Scalars of numpy go into a kernel's parameters as they are; cuda-core's own code for that needs no device."""
     from cuda.core._kernel_arg_handler import ParamHolder
 
-    assert ParamHolder([np.int64(5), np.int64(1 << 40)]).ptr
+    assert ParamHolder([np.uint64(5), np.uint64(1 << 63)]).ptr

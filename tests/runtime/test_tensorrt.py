@@ -2,60 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 from fakes import continuation
-from trt_fakes import ARCH, BLOCK, CHUNK, CONTEXT, ROWS, FakeDevice, FakePlan, manifest
+from trt_fakes import ARCH, BLOCK, CHUNK, CONTEXT, ROWS, manifest
+from trt_machine import PATTERNS, PROMPT, Machine, Turns
 
 from dflash_compile.runtime.backends._trt_device import CudaDevice
-from dflash_compile.runtime.backends._trt_pair import Pair, engines
 from dflash_compile.runtime.backends.tensorrt import check_architecture, jit_cache_file
-from dflash_compile.runtime.bundle.manifest import GraphRecord, RequirementRecord
+from dflash_compile.runtime.bundle.manifest import RequirementRecord
 from dflash_compile.runtime.bundle.requirements import check_requirements
-from dflash_compile.runtime.controller import PLAIN, AdaptiveWidth, Controller, CyclePlan, FixedWidth
-from dflash_compile.runtime.engines import Engines
+from dflash_compile.runtime.controller import PLAIN, AdaptiveWidth
 from dflash_compile.runtime.errors import BundleError, IncompatibleError, LengthError, UsageError
-from dflash_compile.runtime.loop import plan_limits, run
-from dflash_compile.runtime.statistics import Recorder
 
-PROMPT = [1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3]
 ORDER = ["draft", "verify", "inject", "commit", "read"]
-PATTERNS: dict[str, Callable[[int], bool]] = {
-    "never right": lambda _: False,
-    "always right": lambda _: True,
-    "now and then": lambda position: position % 3 != 0,
-    "rarely": lambda position: position % 5 == 0,
-}
-
-
-class Machine:
-    """A pair on a fake device."""
-
-    def __init__(
-        self, right: Callable[[int], bool] = lambda _: True, capturable: bool = True, drop: str = "", widths: Sequence[int] = (BLOCK,), unlike: int = 0
-    ) -> None:
-        """`unlike` is a width of verify that rounds otherwise."""
-        self.device, self.manifest = FakeDevice(), manifest(widths)
-        self.whole_graph: list[str] = []
-        if drop:
-            self.manifest.drafter.graphs = [graph for graph in self.manifest.drafter.graphs if graph.role != drop]
-
-        def load(record: GraphRecord, whole_graph: bool) -> FakePlan:
-            self.whole_graph += [record.role] if whole_graph else []
-            owner = "target" if record in self.manifest.target.graphs else "drafter"
-            return FakePlan(self.device, record, owner, right, capturable, int(record.role == "verify" and record.rows == unlike))
-
-        self.pair = Pair(self.manifest, ARCH, self.device, load)
-        self.engines: Engines = engines(self.pair, self.device.commit)
-        self.device.log.clear()
-
-    def answer(self, prompt: list[int], count: int, draft: bool = True, width: int = BLOCK, controller: Controller | None = None) -> list[int]:
-        limits = plan_limits(len(prompt), self.engines.target, count, [])
-        drafter = self.engines.drafter if draft else None
-        self.record = Recorder(BLOCK)
-        return list(run(self.engines.target, drafter, prompt, limits, controller or FixedWidth(width), self.record, self.engines.cycle))
 
 
 @pytest.mark.parametrize("capturable", [True, False])
@@ -102,6 +64,18 @@ def test_a_cycle_that_nobody_continues_is_thrown_away() -> None:
     assert cycle.run(choice, len(PROMPT), BLOCK) == first, "the same question again"
 
 
+@pytest.mark.parametrize("cycles", [0, 4])
+def test_a_new_answer_continues_nothing(cycles: int) -> None:
+    """What the device did ahead for an answer that was left may start from the next one's anchor, at its position, and be of another text."""
+    machine = Machine(PATTERNS["never right"], cycles=cycles)
+    left = machine.started(PROMPT, 40)
+    first = [*PROMPT, next(left), next(left)]
+    left.close()
+    *others, anchor = first
+    other = next(prompt for n in range(1, 1000) if continuation(prompt := [n % 10, n // 10 % 10, n // 100, *others[3:]], 1) == [anchor])
+    assert machine.answer(other, 10) == continuation(other, 10)
+
+
 def test_nothing_is_launched_beyond_the_cache() -> None:
     machine = Machine()
     room = CONTEXT - len(PROMPT) - BLOCK + 2
@@ -127,25 +101,6 @@ def test_every_buffer_is_allocated_once_and_shared_as_it_must_be() -> None:
     assert verify["taps"] == prefill["taps"] == plans["inject", BLOCK].addresses["taps"]
     assert len({verify["k_cache_0"], verify["v_cache_0"], verify["taps"], verify["block"], verify["tokens"]}) == 5
     assert len({plan.given for plan in plans.values()}) == 1, "one scratch memory for all"
-
-
-class Turns:
-    """Widths by turns, whatever comes of them."""
-
-    def __init__(self, *widths: int) -> None:
-        self.widths, self.asked, self.ran = widths, 0, list[int]()
-
-    def plan(self, most: int, match: int) -> CyclePlan:
-        self.asked += 1
-        width = self.widths[(self.asked - 1) % len(self.widths)]
-        return CyclePlan(width, width > PLAIN) if width <= most else CyclePlan(PLAIN, drafted=False)
-
-    def observe(self, plan: CyclePlan, accepted: int, seconds: float, verify_seconds: float) -> None:
-        assert accepted < plan.width
-        self.ran.append(plan.width)
-
-    def looked_up(self, match: int, known: int, stood: int) -> None:
-        raise AssertionError("nothing is looked up here")
 
 
 @pytest.mark.parametrize("capturable", [True, False])

@@ -32,6 +32,8 @@ class FakeDevice:
         self.graphs: list[list[str]] = []
         self.done = 0
         self.closed = False
+        self.conditions: dict[int, int] = {}
+        """by handle, whether the body of a loop runs again"""
 
     def allocate(self, size: int) -> int:
         assert not self.closed
@@ -88,12 +90,56 @@ class FakeDevice:
 
         self.put("commit", work)
 
-    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+    def begin_loop(self, arguments: Sequence[int]) -> None:
+        """The kernel before a loop, in Python."""
+
+        def work() -> None:
+            self.at(arguments[0])[0] = 0
+
+        self.put("begin", work)
+
+    def commit_loop(self, arguments: Sequence[int]) -> None:
+        """The kernel at the end of a loop's body, in Python."""
+        *addresses, stride, cycles, handle = arguments
+
+        def work() -> None:
+            more = committed([self.at(address) for address in addresses], stride, cycles)
+            assert handle in self.conditions, "a handle of no loop"
+            self.conditions[handle] = more
+
+        self.put("commit", work)
+
+    def record_loop(self, before: Callable[[], None], body: Callable[[int], None], after: Callable[[], None]) -> Callable[[], None]:
+        handle = len(self.conditions) + (1 << 40)
+        self.conditions[handle] = 0
+        self.graphs.append([])
+        parts = [self._recorded(work) for work in (before, lambda: body(handle), after)]
+
+        def loop() -> None:
+            self.conditions[handle] = 1  # what the condition is at every launch
+            while self.conditions[handle]:
+                self.log.append("around")
+                for work in parts[1]:
+                    work()
+
+        def launch() -> None:
+            assert not self.closed
+            self.queue += [lambda: self.log.append("launch"), *parts[0], loop, *parts[2]]
+
+        return launch
+
+    def _recorded(self, work: Callable[[], None]) -> list[Callable[[], None]]:
         recorded: list[Callable[[], None]] = []
         self.recording = recorded
+        try:
+            work()
+        finally:
+            self.recording = None
+        return recorded
+
+    def record(self, work: Callable[[], None]) -> Callable[[], None]:
         self.graphs.append([])
-        work()
-        self.recording = None
+        recorded = self._recorded(work)
 
         def launch() -> None:
             assert not self.closed
@@ -119,6 +165,20 @@ class FakeDevice:
         while self.queue:
             self.step()
         self.closed = True
+
+
+def committed(memory: Sequence[np.ndarray], stride: int, cycles: int) -> int:
+    """What the kernel at the end of a loop's body does with its memory, and whether it asks for another round."""
+    block, accepted, bonus, following, anchor, position, log, ends = memory
+    tokens = [*block[1 : int(accepted[0]) + 1].tolist(), int(bonus[0])]
+    start = 1 + int(log[0]) * stride
+    assert len(tokens) < stride
+    assert start + stride <= len(log), "a cycle that the log has no room for"
+    log[start : start + 1 + len(tokens)] = [len(tokens), *tokens]
+    log[0] += 1
+    anchor[0], position[0] = tokens[-1], following[0]
+    stops = ends[2 : 2 + int(ends[1])].tolist()
+    return int(log[0] < cycles and position[0] <= ends[0] and not set(stops) & set(tokens))
 
 
 class FakePlan:
