@@ -74,6 +74,8 @@ class SuiteRecord(_Record, frozen=True, kw_only=True):
     """ratio of the two"""
     answer_speedup: SpreadRecord | None
     """of single answers, each against the baseline's of the same turn"""
+    worst_speedup: float | None
+    """of the prompt that gained least, medians over its repetitions; None where no prompt was decoded"""
     ttft_ms: float
     """median"""
     latency_ms: float

@@ -40,6 +40,7 @@ def suite_record(name: str, results: Sequence[Answers], kv_bytes_per_token: int,
             for plain, drafted in zip(answers.runs[BASELINE], answers.runs[DFLASH], strict=True)
             if drafted.decode_seconds > 0
         ),
+        worst_speedup=min((tally.speedup for tally in (answers.tally for answers in results) if tally.speedup > 0), default=None),
         ttft_ms=1000 * median(run.first_seconds for runs in first for run in runs),
         latency_ms=1000 * median(run.latency_seconds for runs in first for run in runs),
         longest=longest,

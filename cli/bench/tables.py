@@ -31,12 +31,16 @@ def verdict(record: BenchRecord) -> str:
 
 
 def suite_table(suites: Sequence[SuiteRecord]) -> Table:
-    """A row for each suite; quartiles are of the speed-up of single answers, times are to the first and the last token."""
-    table = _table("suite", ["τ", "tok/s", "base", "speed-up", "quartiles", "first ms", "last ms", "same"])
+    """A row for each suite; quartiles are of the speed-up of single answers, the worst is of the prompt that gained least.
+
+    Times are to the first and the last token.
+    """
+    table = _table("suite", ["τ", "tok/s", "base", "speed-up", "quartiles", "worst", "first ms", "last ms", "same"])
     for suite in suites:
-        speeds = (f"{suite.tokens_per_second:.1f}", f"{suite.baseline_tokens_per_second:.1f}", f"{suite.speedup:.2f}×", _range(suite.answer_speedup))
+        speeds = (f"{suite.tokens_per_second:.1f}", f"{suite.baseline_tokens_per_second:.1f}")
+        gains = (_times(suite.speedup), _range(suite.answer_speedup), _times(suite.worst_speedup))
         times = (f"{suite.ttft_ms:.0f}", f"{suite.latency_ms:.0f}")
-        table.add_row(suite.name, f"{suite.tau:.2f}", *speeds, *times, "yes" if suite.lossless else "NO")
+        table.add_row(suite.name, f"{suite.tau:.2f}", *speeds, *gains, *times, "yes" if suite.lossless else "NO")
     return table
 
 
@@ -106,6 +110,10 @@ def _table(first: str, others: Sequence[str]) -> Table:
 
 def _range(spread: SpreadRecord | None) -> str:
     return "" if spread is None else f"{spread.lower:.2f}–{spread.upper:.2f}"
+
+
+def _times(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.2f}×"
 
 
 def _mebi(size: int | None) -> str:

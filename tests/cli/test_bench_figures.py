@@ -69,7 +69,7 @@ def test_tau_and_acceptance_of_whole_blocks(right, tau, acceptance):
 
 def test_an_answer_of_one_token_has_no_speed():
     record, _ = measured(lambda position: True, most=1)
-    assert (record.tokens, record.tau, record.acceptance, record.speedup, record.answer_speedup) == (1, 0, [], 0, None)
+    assert (record.tokens, record.tau, record.acceptance, record.speedup, record.answer_speedup, record.worst_speedup) == (1, 0, [], 0, None, None)
 
 
 def made_up(decode, *, seconds=(), first=0.25, latency=None, prompt=(), cycles=4, drafted=4, tokens=(1, 2, 3, 4, 5), prompt_tokens=7) -> Run:
@@ -93,6 +93,15 @@ def test_speeds_are_of_median_times_and_spreads_of_single_answers():
     assert (record.ttft_ms, record.latency_ms) == (500, 1500)
     assert record.sides[DFLASH].ttft_ms == SpreadRecord(lower=375, median=500, upper=625)
     assert record.kv_bytes == 12 * 3
+
+
+def test_the_worst_prompt_is_told_by_its_median_times():
+    def answers(*drafted: float) -> Answers:
+        runs = {BLOCKS: (made_up(2.0),) * 3, DFLASH: tuple(made_up(seconds) for seconds in drafted), BASELINE: tuple(made_up(2.0) for _ in drafted)}
+        return Answers(runs)
+
+    record = suite_record("made up", [answers(1.0, 1.0, 1.0), answers(2.5, 2.0, 40.0), answers(1.6, 1.6, 1.6)], 3, NO_MEMORY)
+    assert record.worst_speedup == 2.0 / 2.5
 
 
 def test_roles_are_of_decoding_and_the_prompt_stands_apart():
