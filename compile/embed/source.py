@@ -9,6 +9,7 @@ from importlib.resources import files
 from dflash_compile.runtime.bundle.manifest import FORMAT, VERSION, Manifest
 from dflash_compile.runtime.errors import UsageError
 
+from ..coreml.names import ANE_IO, GPU_STATE
 from .words import LANGUAGES, laid_out
 
 _SYSTEMS = {
@@ -19,7 +20,7 @@ _SYSTEMS = {
 
 @dataclass(frozen=True)
 class _Form:
-    """What one language makes of one back-end's bundles."""
+    """What one language makes of the bundles of one back-end and cache policy."""
 
     files: Mapping[str, str]
     """template by the path of what it makes"""
@@ -36,39 +37,43 @@ _SWIFT_FILES = {
     "Sources/DFlash/Model.swift": "swift/Model.swift.jinja",
     "Sources/DFlashGenerate/Command.swift": "swift/Command.swift.jinja",
 }
+_SWIFT_STATE = {"parts": "| `Sources/DFlash/Model.swift` | Core ML: functions, the state, arrays |"}
+_SWIFT_HOST = {
+    "parts": "| `Sources/DFlash/Model.swift` | Core ML: functions, the cache put in with each call, arrays |\n"
+    "| `Sources/DFlash/HostCache.swift` | the cache: K and V of the rows that were committed |"
+}
+_SWIFT_HOST_FILES = _SWIFT_FILES | {"Sources/DFlash/HostCache.swift": "swift/HostCache.swift.jinja"}
 _PYTHON_FILES = {"dflash_generate.py": "python/generate.py.jinja", "README.md": "python/README.md.jinja"}
+_PYTHON_COREML = {
+    "library": "coremltools",
+    "imports": "import json\nimport os\nimport sys\nfrom collections.abc import Callable",
+    "library_imports": "import coremltools\nimport numpy as np",
+    "proof": "It runs on a Mac. Nobody has run it there yet: it was tested with Core ML played by an evaluator of saved packages.",
+}
+_PYTHON_COREAI = {
+    "library": "coreai-core",
+    "imports": "import asyncio\nimport atexit\nimport json\nimport sys\nimport time\n"
+    "from collections.abc import Callable\nfrom contextlib import AsyncExitStack",
+    "library_imports": "import numpy as np\nfrom coreai.authoring import AIModelAsset\nfrom coreai.runtime import NDArray",
+    "proof": "It runs on a Mac and on Linux, where its answers were compared with those of dflash-compile's own runtime.",
+}
+_PYTHON_INCLUDES = {"calls": "python/calls.jinja", "compiled": "python/compiled.jinja"}
 _FORMS = {
-    ("swift", "coreml"): _Form(_SWIFT_FILES, {}, {}),
-    ("python", "coreml"): _Form(
-        _PYTHON_FILES,
-        {
-            "library": "coremltools",
-            "imports": "import json\nimport os\nimport sys\nfrom collections.abc import Callable",
-            "library_imports": "import coremltools\nimport numpy as np",
-            "proof": "It runs on a Mac. Nobody has run it there yet: it was tested with Core ML played by an evaluator of saved packages.",
-        },
-        {"calls": "python/calls.jinja", "model": "python/coreml.jinja"},
-    ),
-    ("python", "coreai"): _Form(
-        _PYTHON_FILES,
-        {
-            "library": "coreai-core",
-            "imports": "import asyncio\nimport atexit\nimport json\nimport sys\nimport time\n"
-            "from collections.abc import Callable\nfrom contextlib import AsyncExitStack",
-            "library_imports": "import numpy as np\nfrom coreai.authoring import AIModelAsset\nfrom coreai.runtime import NDArray",
-            "proof": "It runs on a Mac and on Linux, where its answers were compared with those of dflash-compile's own runtime.",
-        },
-        {"calls": "python/calls.jinja", "model": "python/coreai.jinja"},
-    ),
+    ("swift", "coreml", GPU_STATE): _Form(_SWIFT_FILES, _SWIFT_STATE, {"calls": "swift/calls.jinja", "model": "swift/state.jinja"}),
+    ("swift", "coreml", ANE_IO): _Form(_SWIFT_HOST_FILES, _SWIFT_HOST, {"calls": "swift/calls.jinja", "model": "swift/host.jinja"}),
+    ("python", "coreml", GPU_STATE): _Form(_PYTHON_FILES, _PYTHON_COREML, _PYTHON_INCLUDES | {"model": "python/state.jinja"}),
+    ("python", "coreml", ANE_IO): _Form(_PYTHON_FILES, _PYTHON_COREML, _PYTHON_INCLUDES | {"model": "python/host.jinja"}),
+    # Core AI's engines keep their cache in a state, and have no choice.
+    ("python", "coreai", GPU_STATE): _Form(_PYTHON_FILES, _PYTHON_COREAI, {"calls": "python/calls.jinja", "model": "python/coreai.jinja"}),
 }
 
 
 def source_of(manifest: Manifest, language: str) -> dict[str, str]:
-    """Text of every file, by relative path, in order. Raises `UsageError` where `language` has no code for the bundle's back-end."""
+    """Text of every file, by relative path, in order. Raises `UsageError` where `language` has no code for the bundle's back-end or cache policy."""
     from jinja2 import Environment, StrictUndefined
 
-    form = _form(manifest.requires.backend, language)
-    _check_policy(manifest)
+    policy = str(manifest.config.get("cache_policy", GPU_STATE))
+    form = _form(manifest.requires.backend, language, policy)
     words = LANGUAGES[language]
     environment = Environment(autoescape=False, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
 
@@ -79,6 +84,7 @@ def source_of(manifest: Manifest, language: str) -> dict[str, str]:
     facts: dict[str, object] = {
         "words": words,
         "backend": manifest.requires.backend,
+        "policy": policy,
         "format": FORMAT,
         "version": VERSION,
         "target": manifest.target.name,
@@ -87,33 +93,32 @@ def source_of(manifest: Manifest, language: str) -> dict[str, str]:
         **_SYSTEMS.get(str(manifest.config.get("deployment_target")), _SYSTEMS["macos15"]),
         **form.facts,
     }
+    for name in ("loop", "cache"):
+        facts[name] = laid_out(rendered(f"{name}.jinja"), words.blank_lines)
     for name, template in form.includes.items():
         facts[name] = rendered(template)
-    facts["loop"] = laid_out(rendered("loop.jinja"), words.blank_lines)
     return {path: rendered(template) for path, template in form.files.items()}
 
 
-def _form(backend: str, language: str) -> _Form:
+def _form(backend: str, language: str, policy: str) -> _Form:
     if language not in LANGUAGES:
         raise UsageError(f"no code in {language!r}", where="--lang", fix=f"choose one of {', '.join(LANGUAGES)}")
-    backends = [other for spoken, other in _FORMS if spoken == language]
+    backends = list(dict.fromkeys(other for spoken, other, _ in _FORMS if spoken == language))
     if backend not in backends:
-        elsewhere = "with --lang python" if ("python", backend) in _FORMS else "through dflash_compile.runtime, which is made to be part of an app"
+        python = any((spoken, other) == ("python", backend) for spoken, other, _ in _FORMS)
+        elsewhere = "with --lang python" if python else "through dflash_compile.runtime, which is made to be part of an app"
         raise UsageError(
             f"there is no {language.capitalize()} code for bundles of the back-end {backend}",
             where="--lang",
             why=f"it is written for {' and '.join(backends)}",
             fix=f"use this bundle {elsewhere}, or build one with --backend {backends[0]}",
         )
-    return _FORMS[language, backend]
-
-
-def _check_policy(manifest: Manifest) -> None:
-    policy = manifest.config.get("cache_policy", "gpu-state")
-    if policy != "gpu-state":
+    policies = [known for *form, known in _FORMS if form == [language, backend]]
+    if policy not in policies:
         raise UsageError(
-            f"there is no such code for bundles of the cache policy {policy}",
-            where=manifest.target.name,
-            why="it keeps the caches in the engines' states",
-            fix="build the bundle with --cache-policy gpu-state",
+            f"there is no {language.capitalize()} code for bundles of the cache policy {policy}",
+            where="--lang",
+            why=f"it is written for {' and '.join(policies)}",
+            fix=f"build the bundle with --cache-policy {policies[0]}",
         )
+    return _FORMS[language, backend, policy]

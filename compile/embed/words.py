@@ -39,6 +39,10 @@ class Words(Protocol):
         """The head of a method that may fail."""
         ...
 
+    def method(self, name: str, arguments: Names, result: str, about: str) -> str:
+        """The head of a method that cannot fail."""
+        ...
+
     def pure(self, name: str, arguments: Names, result: str, about: str) -> str:
         """The head of a function outside every class that cannot fail."""
         ...
@@ -51,10 +55,29 @@ class Words(Protocol):
     def no_items(self, name: str) -> str: ...
     def numbers(self, **items: str) -> str: ...
 
+    def upto(self, stop: str) -> str:
+        """Whole numbers from 0 to `stop`, without it."""
+        ...
 
-_PYTHON_TYPES = {"ints": "list[int]", "emit": "Callable[[int], None]", "graphs": "list[Graph]", "graph": "Graph"}
-_SWIFT_TYPES = {"int": "Int", "ints": "[Int]", "bool": "Bool", "emit": "(Int) throws -> Void", "graphs": "[Graph]", "graph": "Graph"}
-_SWIFT_ACCESS = {"hidden": "private", "read": "public private(set)", "open": "public"}
+    def copied(self, count: str, source: str, start: str, to: str, at: str) -> str:
+        """Puts `count` items of `source` from `start` on over those of `to` from `at` on. Both are lines of numbers; nothing else moves."""
+        ...
+
+
+_PYTHON_TYPES = {"ints": "list[int]", "halves": "Any", "emit": "Callable[[int], None]", "graphs": "list[Graph]", "graph": "Graph"}
+_SWIFT_TYPES = {
+    "int": "Int",
+    "ints": "[Int]",
+    "halves": "[Float16]",
+    "bool": "Bool",
+    "emit": "(Int) throws -> Void",
+    "graphs": "[Graph]",
+    "graph": "Graph",
+    "zeros": "[Float16]",
+}
+_SWIFT_ACCESS = {"hidden": "private", "kept": "private(set)", "read": "public private(set)", "open": "public"}
+_SWIFT_PUBLIC = ("Generator", "generate")
+"""what apps call; the rest is not theirs"""
 
 
 class Python:
@@ -70,6 +93,8 @@ class Python:
 
     def function(self, name: str, arguments: Names, result: str, about: str) -> str:
         return f'{self._head(name, arguments, result, method=True)}\n"""{about}"""'
+
+    method = function
 
     def pure(self, name: str, arguments: Names, result: str, about: str) -> str:
         return f'{self._head(name, arguments, result, method=False)}\n"""{about}"""'
@@ -99,6 +124,12 @@ class Python:
     def numbers(self, **items: str) -> str:
         return "{" + ", ".join(f'"{name}": {value}' for name, value in items.items()) + "}"
 
+    def upto(self, stop: str) -> str:
+        return f"range({stop})"
+
+    def copied(self, count: str, source: str, start: str, to: str, at: str) -> str:
+        return f"{to}[{at} : {at} + {count}] = {source}[{start} : {start} + {count}]"
+
 
 class Swift:
     """Swift 6 compilers, in the mode of Swift 5."""
@@ -108,15 +139,18 @@ class Swift:
     both, either, blank_lines = " && ", " || ", 1
 
     def block_class(self, name: str, about: str, given: Names, own: Own) -> str:
-        """Fields of literal values get their types from those; others are made in the constructor."""
+        """Fields of literal values get their types from those; others are made in the constructor, of the type or by the function that their value names."""
         taken = ", ".join(f"{field}: {_SWIFT_TYPES.get(kind, kind)}" for field, kind in given)
-        made = [(field, value) for field, _, value in own if value.endswith(")")]
-        lines = [f"/// {about}", f"public final class {name}{self.do}"]
+        made = [(field, access, value) for field, access, value in own if value.endswith(")")]
+        shown = "public " if name in _SWIFT_PUBLIC else ""
+        lines = [f"/// {about}", f"{shown}final class {name}{self.do}"]
         lines += [f"private let {field}: {_SWIFT_TYPES.get(kind, kind)}" for field, kind in given]
-        lines += [f"private let {field}: {value.partition('(')[0]}" for field, value in made]
+        for field, access, value in made:
+            declared = "private let" if access == "hidden" else f"{_SWIFT_ACCESS[access]} var"
+            lines.append(f"{declared} {field}: {_made_type(value)}")
         lines += [f"{_SWIFT_ACCESS[access]} var {field} = {value.lower()}" for field, access, value in own if not value.endswith(")")]
         lines += ["", f"init({taken}){self.do}"]
-        lines += [f"self.{field} = {field}" for field, _ in given] + [f"self.{field} = {value}" for field, value in made]
+        lines += [f"self.{field} = {field}" for field, _ in given] + [f"self.{field} = {value}" for field, _, value in made]
         return "\n".join([*lines, self.end])
 
     def function(self, name: str, arguments: Names, result: str, about: str) -> str:
@@ -125,11 +159,12 @@ class Swift:
     def pure(self, name: str, arguments: Names, result: str, about: str) -> str:
         return self._head(name, arguments, result, about, "")
 
+    method = pure
+
     def _head(self, name: str, arguments: Names, result: str, about: str, fails: str) -> str:
         listed = ", ".join(f"_ {argument}: {_SWIFT_TYPES.get(kind, kind)}" for argument, kind in arguments)
         gives = "" if result == "None" else f" -> {_SWIFT_TYPES.get(result, result)}"
-        # What apps call is public; the rest of the class is not.
-        shown = "public " if name == "generate" else ""
+        shown = "public " if name in _SWIFT_PUBLIC else ""
         return f"/// {about}\n{shown}func {name}({listed}){fails}{gives}{self.do}"
 
     def count(self, items: str) -> str:
@@ -152,6 +187,18 @@ class Swift:
 
     def numbers(self, **items: str) -> str:
         return "[" + ", ".join(f'"{name}": {value}' for name, value in items.items()) + "]"
+
+    def upto(self, stop: str) -> str:
+        return f"0..<{stop}"
+
+    def copied(self, count: str, source: str, start: str, to: str, at: str) -> str:
+        return f"{to}.replaceSubrange({at}..<{at} + {count}, with: {source}[{start}..<{start} + {count}])"
+
+
+def _made_type(value: str) -> str:
+    """Swift's type of the call `value`."""
+    maker = value.partition("(")[0]
+    return _SWIFT_TYPES.get(maker, maker)
 
 
 LANGUAGES: dict[str, Words] = {"swift": Swift(), "python": Python()}

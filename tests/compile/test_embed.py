@@ -1,10 +1,9 @@
-"""Source code for apps: the Python form answers as the runtime does, and the Swift form, from the same template, reads and calls what is there."""
+"""Source code for apps: the Python form answers as the runtime does. `test_embed_swift.py` has the Swift form."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -21,8 +20,9 @@ from dflash_compile.cli.main import main
 from dflash_compile.compile.embed import write
 from dflash_compile.compile.embed.source import source_of
 from dflash_compile.compile.embed.write import MARK, embed
-from dflash_compile.compile.mil.evaluate import Evaluator
 from dflash_compile.runtime import load
+from dflash_compile.runtime.backends._host_cache import HostCache
+from dflash_compile.runtime.bundle.manifest import GraphRecord, PortRecord
 from dflash_compile.runtime.bundle.read import read_manifest
 from dflash_compile.runtime.errors import UsageError
 
@@ -44,8 +44,16 @@ def coreai(apple_bundle: Bundle) -> Path:
 
 
 @pytest.fixture(scope="module")
-def swift(coreml: Path) -> dict[str, str]:
-    return source_of(read_manifest(coreml), "swift")
+def hosted(apple_bundle: Bundle) -> Path:
+    """The pair of `coreml` with caches that the host keeps."""
+    return apple_bundle("llama", "coreml", "fp16", "ane-io")
+
+
+@pytest.fixture(scope="module", params=["coreml", "hosted"])
+def either(request: pytest.FixtureRequest) -> Path:
+    """A Core ML bundle of each cache policy."""
+    found: Path = request.getfixturevalue(request.param)
+    return found
 
 
 def module(folder: Path) -> ModuleType:
@@ -92,26 +100,74 @@ def test_the_python_form_is_a_program(coreai: Path, tmp_path: Path) -> None:
     assert subprocess.run([*script, str(coreai), "x"], capture_output=True, check=False).returncode == 2
 
 
-def test_the_python_form_runs_core_ml_packages(coreml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Core ML played by the evaluator of saved packages."""
-    embed(coreml, "python", tmp_path / "app")
+def test_the_python_form_runs_core_ml_packages(either: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Core ML played by the evaluator of saved packages: whole prompts of several chunks, and blocks of which all, some or none is accepted."""
+    embed(either, "python", tmp_path / "app")
     made, library = module(tmp_path / "app"), Library()
     monkeypatch.setattr(made, "coremltools", library)
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
     monkeypatch.setattr("dflash_compile.runtime.backends.coreml._import_library", lambda: Library())
     monkeypatch.setenv("DFLASH_COMPILE_CACHE", str(tmp_path / "compiled"))
-    generator = made.load(coreml)
-    with load(coreml) as session:
-        assert answer(generator, PROMPTS[1], 8) == list(session.tokens(PROMPTS[1], max_new_tokens=8, block=BLOCK))
-        assert generator.cycles == session.statistics.cycles
-    made.load(coreml)
+    generator = made.load(either)
+    with load(either) as session:
+        for prompt in (PROMPTS[2], PROMPTS[1]):
+            wanted = list(session.tokens(prompt, max_new_tokens=12, block=BLOCK))
+            assert answer(generator, prompt, 12) == wanted
+            assert generator.cycles == session.statistics.cycles
+    made.load(either)
     assert len(library.compiled) == 2  # kept, and found again
 
+    def scripted(graph: Any, numbers: dict[str, list[int]]) -> Any:
+        """The answer itself, but for every third token."""
+        known = [*PROMPTS[1], *wanted, *[0] * BLOCK]
+        start = numbers["position"][0] + 1
+        rows = [known[place] if place % 3 else (known[place] + 1) % 90 for place in range(start, start + graph.rows - 1)]
+        return made.Answer({"proposals": np.array([rows])})
 
-@pytest.mark.parametrize("backend", ["coreml", "coreai"])
-def test_generated_python_is_clean(backend: str, tmp_path: Path) -> None:
+    monkeypatch.setattr(generator.drafter, "call", scripted)
+    assert answer(generator, PROMPTS[1], 12) == wanted
+    assert 4 <= generator.cycles < len(wanted) - 1, "some blocks must be accepted in part"
+
+
+def test_the_cache_that_an_app_keeps_is_the_one_that_the_runtime_keeps(hosted: Path, tmp_path: Path) -> None:
+    """Blocks of several widths, accepted in part or not at all, calls without rows and new requests: equal after each, bit for bit."""
+    embed(hosted, "python", tmp_path / "app")
+    random, sizes, latest = np.random.default_rng(5), [4, 2, 32, 3], {}
+    port = PortRecord(name="cache", dtype="float16", shape=sizes)
+    record: Any = SimpleNamespace(name="tiny", graphs=[GraphRecord(role="verify", file="f", rows=4, inputs=[port], outputs=[], caches=[])])
+    theirs = HostCache(record, SimpleNamespace(call=lambda *_: dict(latest)))  # type: ignore[arg-type]
+    ours, position = module(tmp_path / "app").HostCache(sizes), 0
+    for number in range(200):
+        ours.commit(position)
+        rows = int(random.choice([1, 2, 4, 8]))
+        latest = {} if number % 5 == 0 else {"rows": random.standard_normal((4, 2, rows, 3)).astype(np.float16)}
+        theirs.call("verify", {"position": np.array([position], np.int32)})
+        assert np.array_equal(ours.values.reshape(sizes), theirs.cache)
+        if latest:
+            ours.hold(latest["rows"].flatten(), rows, position)
+        # Behind a call without rows, too: what was held before it is gone for good.
+        position += int(random.integers(0, rows + 1))
+        position = position if position <= 24 else int(random.integers(0, 3))
+    assert ours.values.any()
+
+
+def test_code_for_one_cache_policy_refuses_bundles_of_the_other(coreml: Path, hosted: Path, tmp_path: Path) -> None:
+    for number, (right, wrong) in enumerate([(coreml, hosted), (hosted, coreml)]):
+        embed(right, "python", tmp_path / str(number))
+        made = module(tmp_path / str(number))
+        assert made.Manifest(right).context == CONTEXT
+        with pytest.raises(ValueError, match="cache policy"):
+            made.Manifest(wrong)
+
+
+@pytest.mark.parametrize(("backend", "policy"), [("coreml", "gpu-state"), ("coreml", "ane-io"), ("coreai", "gpu-state")])
+def test_generated_python_is_clean(backend: str, policy: str, tmp_path: Path) -> None:
     manifest = SimpleNamespace(
-        requires=SimpleNamespace(backend=backend), target=SimpleNamespace(name="t"), context=9, pairing=SimpleNamespace(block=4), config={}
+        requires=SimpleNamespace(backend=backend),
+        target=SimpleNamespace(name="t"),
+        context=9,
+        pairing=SimpleNamespace(block=4),
+        config={"cache_policy": policy},
     )
     for name, text in source_of(manifest, "python").items():  # type: ignore[arg-type]
         (tmp_path / name).write_text(text)
@@ -193,105 +249,14 @@ def test_a_request_that_cannot_be_answered_is_an_error(coreai: Path, made: Modul
         generator.generate(prompt, limit, print)
 
 
-def structures(text: str) -> dict[str, dict[str, tuple[str, str]]]:
-    """Every Decodable structure of Swift source: type and key by field."""
-    found = {}
-    for name, body in re.findall(r"^struct (\w+): Decodable \{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL):
-        types = dict(re.findall(r"^    let (\w+): (.+)$", body, re.MULTILINE))
-        keys = dict(re.findall(r'^        case (\w+) = "(\w+)"$', body, re.MULTILINE))
-        assert keys.keys() == types.keys(), f"{name} decodes fields without keys"
-        found[name] = {field: (types[field], key) for field, key in keys.items()}
-    return found
-
-
-def check_decodes(value: Any, kind: str, known: dict[str, dict[str, tuple[str, str]]], where: str) -> None:
-    """`value` is what Swift's decoder takes for the type `kind`."""
-    if kind.endswith("?"):
-        if value is not None:
-            check_decodes(value, kind[:-1], known, where)
-    elif kind == "[String: String]":
-        assert all(isinstance(item, str) for item in value.values()), where
-    elif kind.startswith("["):
-        for number, item in enumerate(value):
-            check_decodes(item, kind[1:-1], known, f"{where}[{number}]")
-    elif kind in known:
-        for inner, key in known[kind].values():
-            assert key in value, f"{where} has no {key}"
-            check_decodes(value[key], inner, known, f"{where}.{key}")
-    else:
-        assert type(value) is {"Int": int, "String": str}[kind], f"{where} is {value!r}, not {kind}"
-
-
-def test_swift_decodes_only_keys_that_a_manifest_has(coreml: Path, swift: dict[str, str]) -> None:
-    known = structures(swift["Sources/DFlash/Manifest.swift"])
-    assert {"Manifest", "ModelRecord", "Graph", "Port", "Pairing", "DraftVocabulary"} <= known.keys()
-    document = json.loads((coreml / "manifest.json").read_text())
-    check_decodes(document, "Manifest", known, "manifest")
-    check_decodes({"size": 5, "file": "x"}, "DraftVocabulary", known, "draft_vocabulary")
-    schema = json.loads((ROOT / "artifacts" / "bundle.schema.json").read_text())["$defs"]["DraftVocabularyRecord"]["properties"]
-    assert {key for _, key in known["DraftVocabulary"].values()} <= schema.keys()
-    del document["pairing"]["mask_id"]
-    with pytest.raises(AssertionError, match="mask_id"):
-        check_decodes(document, "Manifest", known, "manifest")
-
-
-def test_swift_names_only_what_the_packages_have(coreml: Path, swift: dict[str, str]) -> None:
-    """Functions by role, their inputs and outputs: as the saved packages declare them."""
-    manifest, loop = read_manifest(coreml), swift["Sources/DFlash/Generator.swift"]
-    bodies = dict(re.findall(r"func (\w+)\(.*?\{\n(.*?)\n    \}", loop, re.DOTALL))
-    given = {name: set(re.findall(r'"(\w+)": ', body)) for name, body in bodies.items()}
-    read = {name: set(re.findall(r'integers\("(\w+)"\)', body)) for name, body in bodies.items()}
-    given["inject"] = set(re.findall(r'^            "(\w+)": MLFeatureValue', swift["Sources/DFlash/Model.swift"], re.MULTILINE))
-    halves = set(re.findall(r'halves\("(\w+)"\)', swift["Sources/DFlash/Model.swift"]))
-    callers = {"prefill": "prefill", "verify": "cycle", "decode": "cycle", "inject": "inject", "draft": "draft"}
-    assert set(re.findall(r'graphs\("(\w+)"\)', loop)) == callers.keys()
-    for model in (manifest.target, manifest.drafter):
-        functions = Evaluator(coreml / model.graphs[0].file).saved.functions
-        for graph in model.graphs:
-            function, caller = functions[graph.function], callers[graph.role]
-            assert given[caller] | {"cache"} == set(function.inputs), graph.role
-            assert read.get(caller, set()) <= {output.name for output in function.outputs}, graph.role
-            if model is manifest.target:
-                assert halves <= {output.name for output in function.outputs}
-
-
-def test_both_languages_have_the_same_loop(swift: dict[str, str], coreml: Path) -> None:
-    """Taken back to what they share, the two are one text: same functions, same order, same comments."""
-    python = source_of(read_manifest(coreml), "python")["dflash_generate.py"]
-    names = [
-        re.findall(pattern, text[text.index("The greedy draft–verify loop. It") :])
-        for pattern, text in (
-            (r"(?:func|def) (generate|prefill|cycle|draft|show|narrowest|padded)\b", swift["Sources/DFlash/Generator.swift"]),
-            (r"(?:func|def) (generate|prefill|cycle|draft|show|narrowest|padded)\b", python),
-        )
-    ]
-    assert names[0] == names[1] == ["generate", "prefill", "cycle", "draft", "show", "narrowest", "padded"]
-    template = (ROOT / "compile" / "embed" / "templates" / "loop.jinja").read_text()
-    assert not re.search(r"swift|python", template.partition("\n\n\n")[2], re.IGNORECASE), "a loop that asks for the language is two loops"
-
-
-def test_swift_is_well_formed(swift: dict[str, str]) -> None:
-    grammar = pytest.importorskip("tree_sitter_swift", reason="the test extra brings a grammar of Swift")
-    from tree_sitter import Language, Parser
-
-    parser = Parser(Language(grammar.language()))
-    for name, text in swift.items():
-        if name.endswith(".swift"):
-            assert not parser.parse(text.encode()).root_node.has_error, name
-            assert parser.parse(text.replace("{", "", 1).encode()).root_node.has_error or "{" not in text
-
-
-def test_caches_that_the_host_keeps_have_no_such_code(coreml: Path) -> None:
+@pytest.mark.parametrize("language", ["swift", "python"])
+def test_a_cache_policy_without_such_code_is_refused(coreml: Path, language: str) -> None:
     from msgspec.structs import replace
 
     manifest = read_manifest(coreml)
-    with pytest.raises(UsageError, match="cache policy ane-io"):
-        source_of(replace(manifest, config=manifest.config | {"cache_policy": "ane-io"}), "swift")
-
-
-def test_it_says_that_nobody_compiled_the_swift(swift: dict[str, str]) -> None:
-    assert "neither compiled nor run" in swift["README.md"]
-    assert all("{{" not in text and "\x01" not in text and "\x02" not in text for text in swift.values())
+    with pytest.raises(UsageError, match="cache policy elsewhere") as caught:
+        source_of(replace(manifest, config=manifest.config | {"cache_policy": "elsewhere"}), language)
+    assert "--cache-policy gpu-state" in str(caught.value)
 
 
 def test_the_command(coreml: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
