@@ -50,7 +50,8 @@ def command(
     from dflash_compile.runtime import load
 
     with load(bundle, provider=provider, threads=threads, device_loop=device_loop) as session:
-        for note in (known := session.notes):
+        known = session.notes
+        for note in known:
             console.note(f"note: {note}")
         answer = []
         pieces = session.generate(messages, max_new_tokens=max_new_tokens, stop=stop or (), raw=raw, draft=draft, lookup=lookup, chat_template_kwargs=variables)
