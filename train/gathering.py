@@ -24,7 +24,7 @@ from .responses import ChatFrame, ResponsePlan, ResponseWriter
 
 PROMPT_ROOM = 320
 """rows of a generation slot kept for the prompt"""
-COMPILED_SLOTS = 32
+COMPILED_SLOTS = 64
 """sequences an engine advances at once"""
 
 

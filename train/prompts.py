@@ -1,7 +1,7 @@
 """Prompts to train on: templates filled with word lists, and text from the standard library.
 
-Every prompt is a user message, before any chat template. The third source, prompts
-that the target itself makes up, needs the target and lives in `responses.py`.
+Every prompt is a user message, before any chat template. Calls of functions, word problems and snippets of code are put
+together in files of their own. Prompts that the target itself makes up need the target: `responses.py`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,13 @@ import pkgutil
 import random
 import sys
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
+
+from .snippet_prompts import snippet_prompt
+from .tool_prompts import tool_prompt
+from .word_problems import word_problem
 
 SLOTS: dict[str, list[str]] = {
     "topic": """gravity|photosynthesis|the water cycle|inflation|the French Revolution|machine learning|vaccines|plate tectonics
@@ -48,6 +52,28 @@ SLOTS: dict[str, list[str]] = {
     "word": "happy|strong|quick|quiet|bright|difficult|important|beautiful|careful|honest|brave|calm|curious|gentle|proud|simple".split("|"),
     "pair": """cats and dogs|Python and Java|tea and coffee|cities and villages|books and films|trains and planes|lists and tuples|stacks and queues
         |plants and animals|speed and velocity|weather and climate|arrays and linked lists|saving and investing|novels and poems""".split("|"),
+    "trouble": """my bread never rises|my plants have yellow leaves|I cannot fall asleep|my bicycle chain keeps slipping|my phone gets hot
+        |I always run late|my soup is too salty|my shoes smell|the window will not close|my back hurts after work|my cat scratches the sofa
+        |I spend too much money|my internet is slow|I forget birthdays|my hands are always cold|my sister does not call me any more
+        |I am bored on Sundays|my homework takes forever|the tap drips|my glasses fog up""".split("|"),
+    "occasion": """a wedding|a retirement|a house move|a first day at school|a graduation|a picnic|a job change|a long train ride|a dinner party
+        |a school reunion|a rainy holiday|a birthday of a ten year old|a farewell|a garden party|a camping trip|a baby shower""".split("|"),
+    "food": """rice and beans|spinach|leftover chicken|a can of tuna|lentils|mushrooms|pumpkin|oats|yogurt|cabbage|carrots|tofu|noodles|apples
+        |chickpeas|tomatoes|bananas|cheese|corn|peppers""".split("|"),
+    "who": """Ada Lovelace|Isaac Newton|Cleopatra|Leonardo da Vinci|Nelson Mandela|Mozart|Frida Kahlo|Galileo|Amelia Earhart|Gandhi|Beethoven
+        |Jane Austen|Charles Darwin|Rosa Parks|Alan Turing|Florence Nightingale|Confucius|Julius Caesar|Vincent van Gogh|Nikola Tesla""".split("|"),
+    "term": """a mortgage|an algorithm|entropy|a metaphor|a vitamin|a verb|an ecosystem|a budget|a neural network|a warranty|a firewall|a satellite
+        |a tariff|an enzyme|a fraction|a database|a sonnet|a glacier|a pronoun|a fossil|an engine|a virus|an orbit|a contract""".split("|"),
+    "app": """a to-do list|a weather page|a quiz|a recipe book|a chat room|a bank account|a library|a parking lot|a music player|a calendar
+        |a shopping cart|a school timetable|a photo album|a dice game|a note taker|a contact list|a vending machine|a thermostat""".split("|"),
+    "library": "pandas|numpy|requests|sqlite3|matplotlib|json|datetime|pathlib|collections|itertools|re|unittest|threading|random|math|os".split("|"),
+    "element": "a table of prices|a login form|a navigation bar|a photo gallery|a footer|a list of news|a contact form|a button that counts clicks".split("|"),
+    "pattern": "phone numbers|postal codes|dates|words in capitals|web addresses|decimal numbers|quoted text|repeated words|email addresses".split("|"),
+    "concept": """a closure|inheritance|recursion|an interface|a pointer|a generator|an exception|a hash table|a thread|a lambda|a module
+        |a foreign key|a binary search|a queue|garbage collection|type hints|a callback|version control|unit testing|a set|slicing""".split("|"),
+    "chore": """renames all photos in a folder|shows the ten largest files|counts the lines of all Python files|makes a backup of a folder
+        |prints every line that contains an error|lists who is logged in|changes the owner of a file|downloads a page every hour
+        |checks whether a server answers|unpacks all archives in a folder|sorts a file and removes repeated lines""".split("|"),
     "format": "a short paragraph|three sentences|a numbered list|five bullet points|simple words|one sentence|a table|steps".split("|"),
 }  # fmt: skip
 SLOTS = {slot: [" ".join(word.split()) for word in words] for slot, words in SLOTS.items()}
@@ -76,6 +102,30 @@ TEMPLATES: dict[str, list[str]] = {
         "Create a SQL table for {thing} with an id, a name, a price and a date, and insert {n} rows.",
         "What is the time complexity of a {language} function that {task}? Show the code.",
         "Write a recursive {language} function that {task}, and one without recursion.",
+        "Design the classes of {app} in {language}. Start with the code of the most important one.",
+        "Write a small {language} program for {app}.",
+        "How do I use {library} in Python? Show a short example about {thing}.",
+        "Show five useful functions of the Python module {library} with an example of each.",
+        "What is {concept} in {language}? Give an example.",
+        "Explain {concept} to somebody who knows a little {language}.",
+        "Write a web page with {element}. Use HTML and CSS.",
+        "Write the HTML of {element} for a site about {topic}.",
+        "Write JavaScript that updates {element} when the page loads.",
+        "Write a pattern for a regular expression that matches {pattern}, and test it in {language}.",
+        "Write a shell script that {chore}.",
+        "Which command {chore}? Explain its options.",
+        "Write a query for a table of {thing} with name, price and day: the {n} most expensive ones of this year.",
+        "A database has the tables people and {thing}. Write an SQL query that joins them and counts the {thing} of each person.",
+        "Write a Python generator that yields {thing} from a file one at a time.",
+        "Write a {language} enum and a switch over it for {app}.",
+        "Write a Python function that takes a list of {thing} as dictionaries and returns those that cost less than {m}.",
+        "Write a Dockerfile for a {language} program that serves {app}.",
+        "Write a makefile for a C program about {thing} with the files main.c and {noun}.c.",
+        "Write a Python program that asks the user for {n} numbers and prints the largest, the smallest and the average.",
+        "Write a Python function that {task} using only {library} from the standard library, if it helps.",
+        "Write code that draws a bar chart of {thing} a month with matplotlib.",
+        "Write a REST endpoint in {language} that returns {thing} as JSON.",
+        "Write a test with mock objects for {app} in {language}.",
     ],
     "tools": [
         'You can call the function get_{noun}({field}: string, limit: integer). Reply with a JSON object with "name" and "arguments" for: '
@@ -102,6 +152,20 @@ TEMPLATES: dict[str, list[str]] = {
         "Turn this line into JSON with suitable types: id={n}, name={person}, city={place}, active=true, score={m}.",
         "Write an XML document that describes {n} {thing}.",
         "Show an example of a JSON answer of a web service that returns the {thing} of {person}.",
+        "Write the data of {app} as JSON: three example records.",
+        "Give an example of a JSON message that {app} sends to its server.",
+        "Make a JSON object for {who} with the keys name, born, country and works.",
+        "Write a GraphQL query that asks for {thing} and their prices.",
+        "Write an INI file for {app} with three sections.",
+        "Show a YAML pipeline with three steps for a {language} project.",
+        "Describe {product} as JSON with name, price, colors and in_stock.",
+        "Put this into a Markdown table: {person} has {n} {thing}, {person2} has {m} and {person3} has {n2}.",
+        "Write the headers and the body of an HTTP request that adds {n} {thing}.",
+        "Give me a JSON list of {n} quiz questions about {topic}, each with answer and difficulty.",
+        "As JSON with the keys dish, minutes and ingredients: something with {food} and {food2}.",
+        "Which language is this sentence in? Reply as a JSON object with language and confidence: {trouble}.",
+        "Classify this request as billing, technical or other, in JSON with the key class: {trouble}.",
+        "Write a log file of {n} lines as {app} might write it, with time and level.",
         "Which of the functions add(a, b), multiply(a, b) and divide(a, b) answers this? {person} has {n} boxes of {m} {thing}. Reply in JSON.",
     ],
     "reasoning": [
@@ -139,6 +203,33 @@ TEMPLATES: dict[str, list[str]] = {
         "Who should learn about {topic}, and why?",
         "Summarize the history of {topic} in {format}.",
         "Hi! My name is {person} and I am a {job}. What can you help me with?",
+        "Help, {trouble}! What can I do?",
+        "{trouble}. What might be the reason, and how do I solve it?",
+        "I have a problem: {trouble}. Give me {n} ideas.",
+        "What should I prepare for {occasion}?",
+        "Make a checklist for {occasion}.",
+        "What is a good present for {occasion}? My budget is {big} dollars.",
+        "Suggest a dinner with {food} and {food2}.",
+        "Give me a simple recipe with {food}.",
+        "Is {food} healthy? How often should I eat it?",
+        "Who was {who}?",
+        "Name three things that {who} is known for.",
+        "What would {who} think about {topic}? Imagine a short answer.",
+        "What does it mean if somebody talks about {term}?",
+        "Explain {term} with an example from daily life.",
+        "How would a dictionary explain {term}?",
+        "My child asks about {topic}. What do I say?",
+        "What are common mistakes with {skill}?",
+        "Make a plan of {n} weeks for {skill}.",
+        "How has {topic} changed our lives?",
+        "What are some myths about {topic}?",
+        "Recommend {n} places to see in {place} and say why.",
+        "What do people eat in {place}?",
+        "Should I choose {pair}? Help me to decide.",
+        "What questions should I ask a {job}?",
+        "Give me {n} names for {animal} in a story for children.",
+        "Tell me a joke about {thing}.",
+        "Good morning! I feel {word} today. What could I do?",
     ],
     "writing": [
         "Write a short story about {animal} in {place}.",
@@ -152,6 +243,18 @@ TEMPLATES: dict[str, list[str]] = {
         "Translate to simple English: the {word} {job} contemplated {topic} at considerable length.",
         "Write a letter of thanks to a {job}.",
         "Write a speech for students about {skill}.",
+        "Write an invitation to {occasion}.",
+        "Write a diary entry of {who}.",
+        "Write a review of {product} with good and bad sides.",
+        "Write a haiku about {thing}.",
+        "Write a short news report about {animal} in {place}.",
+        "Write a complaint to a shop because {product} arrived broken.",
+        "Write an introduction for an essay about {topic}.",
+        "Make this longer and friendlier: {person}, please bring {thing} to {place} on day {n}.",
+        "Write a conversation in which a {job} explains {term}.",
+        "Continue the story: {person} opened the old box and found {thing}.",
+        "Write an advertisement for {app} in {format}.",
+        "Correct the spelling and grammar: {person} dont has no {thing} becaus he go to {place} yestarday.",
     ],
 }
 DOCUMENT_TEMPLATES = [
@@ -175,6 +278,7 @@ def _fill(template: str, rng: random.Random) -> str:
     step = rng.randint(2, 9)
     people = rng.sample(SLOTS["person"], 3)
     values |= {"person": people[0], "person2": people[1], "person3": people[2]}
+    values |= {"food2": rng.choice([food for food in SLOTS["food"] if food != values["food"]])}
     values |= {"n": str(small), "n2": str(small + step), "n3": str(small + 2 * step)}
     values |= {"m": str(rng.randint(3, 30)), "big": str(rng.randint(40, 400))}
     values |= {"noun": rng.choice(["news", "papers", "books", "events", "songs"]), "field": rng.choice(["query", "city", "name"])}
@@ -221,13 +325,20 @@ def library_documents() -> list[str]:
 
 
 def template_prompts(seed: int) -> Iterator[str]:
-    """Endless user messages from every category in turn, code and tools twice as often: drafts pay most there. The same seed gives the same prompts."""
+    """Endless user messages of every kind in turn, code and tools more often: drafts pay most there. The same seed gives the same prompts."""
     rng = random.Random(seed)
-    for category in itertools.cycle([*TEMPLATES, "document", "library", "code", "tools"]):
-        if category == "document":
-            text = rng.choice(library_documents())[: rng.choice([400, 800, 1200])]
-            yield rng.choice(DOCUMENT_TEMPLATES).format(text=text)
-        elif category == "library":
-            yield rng.choice(CODE_TEMPLATES).replace("{text}", rng.choice(library_functions()))
-        else:
-            yield _fill(rng.choice(TEMPLATES[category]), rng)
+    templates = [partial(_templated, category) for category in (*TEMPLATES, "code", "tools", "chat")]
+    for kind in itertools.cycle([*templates, tool_prompt, word_problem, snippet_prompt, _document, _library]):
+        yield kind(rng)
+
+
+def _templated(category: str, rng: random.Random) -> str:
+    return _fill(rng.choice(TEMPLATES[category]), rng)
+
+
+def _document(rng: random.Random) -> str:
+    return rng.choice(DOCUMENT_TEMPLATES).format(text=rng.choice(library_documents())[: rng.choice([400, 800, 1200])])
+
+
+def _library(rng: random.Random) -> str:
+    return rng.choice(CODE_TEMPLATES).replace("{text}", rng.choice(library_functions()))

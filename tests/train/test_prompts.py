@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import random
 import re
+from collections.abc import Callable
 from functools import cache
+from string import Formatter
 
 import pytest
 from suites import sentences, suite, suite_names, word_runs
@@ -12,12 +15,16 @@ from suites import sentences, suite, suite_names, word_runs
 from dflash_compile.train.prompts import (
     CODE_TEMPLATES,
     DOCUMENT_TEMPLATES,
+    SLOTS,
     TEMPLATES,
     library_documents,
     library_files,
     library_functions,
     template_prompts,
 )
+from dflash_compile.train.snippet_prompts import snippet_prompt
+from dflash_compile.train.tool_prompts import TOOLS, tool_prompt
+from dflash_compile.train.word_problems import word_problem
 
 SUITES = ["chat", "code", "long", "reasoning", "tools"]
 SHAPES = [
@@ -69,4 +76,27 @@ def test_the_same_seed_gives_the_same_prompts_and_every_slot_is_filled() -> None
     assert first == again
     assert first != other
     written = [prompt for prompt in first if not any(text[:200] in prompt for text in library_functions() + library_documents())]
-    assert not [prompt for prompt in written if re.search(r"\{(?:topic|task|n|m|big|person|thing|place|language|text)\d?\}", prompt)]
+    names = "|".join([*SLOTS, "n", "m", "big", "noun", "field", "text", "few", "ten", "xs", "x", "y", "a", "b", "c", "part"])
+    assert not [prompt for prompt in written if re.search(rf"\{{(?:{names})\d?\}}", prompt)]
+
+
+def test_prompts_hardly_repeat() -> None:
+    prompts = list(itertools.islice(template_prompts(5), 4000))
+    assert len(set(prompts)) > 0.9 * len(prompts)
+
+
+def test_a_tool_prompt_shows_a_tool_and_asks_for_all_of_its_parameters() -> None:
+    for tool in TOOLS:
+        names = {parameter.name for parameter in tool.parameters}
+        for request in tool.requests:
+            assert {field for _, field, _, _ in Formatter().parse(request) if field} == names, request
+    rng = random.Random(0)
+    shown = [sum(re.search(rf"\b{tool.name}\b", prompt) is not None for tool in TOOLS) for prompt in (tool_prompt(rng) for _ in range(200))]
+    assert set(shown) == {1, 2, 3}
+
+
+@pytest.mark.parametrize("fill", [word_problem, snippet_prompt])
+def test_every_form_of_a_problem_and_a_snippet_can_be_filled(fill: Callable[[random.Random], str]) -> None:
+    """Forms with a slot that nobody fills fail, and over many draws every form comes."""
+    rng = random.Random(1)
+    assert len({fill(rng) for _ in range(2000)}) > 900
