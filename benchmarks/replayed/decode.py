@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dflash_compile.runtime.controller import AdaptiveWidth
+from dflash_compile.runtime.engines import Engines
 from dflash_compile.runtime.lookup import Lookup
 from dflash_compile.runtime.loop import Limits, run
 from dflash_compile.runtime.statistics import Recorder
@@ -23,7 +24,9 @@ class Way:
 
     def controller(self, recording: Recording) -> AdaptiveWidth:
         """One that knows nothing yet, as a session that was just opened has it."""
-        return AdaptiveWidth(recording.block, narrowest=recording.exact_width, drafter=self.drafter)
+        answer, clock = recording.answers[0], Clock()
+        engines = Engines(ReplayedTarget(recording, answer, clock, 0.0), ReplayedDrafter(recording, answer, clock))
+        return AdaptiveWidth(recording.block, engines.widths, narrowest=recording.exact_width, drafter=self.drafter)
 
 
 PLAIN = Way()
