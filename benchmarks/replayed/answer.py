@@ -17,7 +17,7 @@ from dflash_compile.runtime.statistics import Recorder
 from .prices import Prices, measure_prices
 
 POSITION = 128
-"""rows in the caches where calls are timed"""
+"""rows in the caches where calls are timed, or as many as leave room for a block"""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ def record(session: Session, suites: Sequence[Suite], most: int, rounds: int) ->
     """Answers of at most `most` tokens to every prompt of `suites`, and prices that are each of `rounds` calls."""
     assert session._engines is not None
     target, drafter = session._engines.target, session._engines.drafter
-    tokens = [5 + token % 300 for token in range(POSITION)]
+    tokens = [5 + token % 300 for token in range(min(POSITION, target.context - drafter.block))]
     fill(session, tokens)
     prices = measure_prices(session, tokens, rounds)
     answers = [_answer(session, suite.name, prompt, most) for suite in suites for prompt in suite.prompts]
@@ -69,6 +69,7 @@ def _answer(session: Session, suite: str, prompt: str, most: int) -> Answer:
     assert session._engines is not None
     target, drafter = session._engines.target, session._engines.drafter
     ids, eos = session._text.encode(prompt, raw=False), frozenset(session.manifest.text.eos_ids)
+    most = max(min(most, target.context - len(ids) - 2 * drafter.block), 1)
     tokens = [Cycles(target, drafter, FixedWidth(drafter.block), Recorder(drafter.block)).prefill(ids)]
     proposals, length = list[list[list[int]]](), most
     while len(tokens) < length + drafter.block:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dflash_compile.runtime.controller import AdaptiveWidth
+from dflash_compile.runtime.controller import AdaptiveWidth, Controller
 from dflash_compile.runtime.engines import Engines
 from dflash_compile.runtime.lookup import Lookup
 from dflash_compile.runtime.loop import Limits, run
@@ -44,7 +44,7 @@ class Replay:
     """seconds against plain decoding by kind of cycle, below zero where they were lost; what the host takes is in none"""
 
 
-def decode(recording: Recording, answer: Answer, way: Way, controller: AdaptiveWidth) -> Replay:
+def decode(recording: Recording, answer: Answer, way: Way, controller: Controller) -> Replay:
     """The answer again. Raises `ValueError` where other tokens came of it, which is a fault of this replay."""
     clock, plain = Clock(), recording.prices.verify[recording.exact_width]
     target = ReplayedTarget(recording, answer, clock, recording.prices.hosted(way.drafter, way.lookup))

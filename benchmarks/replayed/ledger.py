@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-from dflash_compile.runtime.controller import AdaptiveWidth, CyclePlan
+from dflash_compile.runtime.controller import AdaptiveWidth, Controller, CyclePlan
 
 
 class Ledger:
     """A controller that does what another one decides, and books what came of it by kind of cycle."""
 
-    def __init__(self, inner: AdaptiveWidth, plain: float) -> None:
+    def __init__(self, inner: Controller, plain: float) -> None:
         """`plain` are seconds a token of plain decoding."""
         self._inner, self._plain = inner, plain
         self.cycles: Counter[str] = Counter()
@@ -23,7 +23,7 @@ class Ledger:
     def observe(self, plan: CyclePlan, accepted: int, seconds: float, verify_seconds: float) -> None:
         self._inner.observe(plan, accepted, seconds, verify_seconds)
         kind = f"draft {plan.width}" if plan.drafted else "plain" if plan.width < 2 else f"look-up {plan.width}"
-        if plan.drafted and self._inner._on_trial:
+        if plan.drafted and isinstance(self._inner, AdaptiveWidth) and self._inner._on_trial:
             kind = "trial"
         self.cycles[kind] += 1
         self.saved[kind] += (accepted + 1) * self._plain - seconds
