@@ -23,7 +23,7 @@ _SAVED_UP = 2
 """trials that can be put by for"""
 _PATIENCE = 4
 """cycles without the drafter before one of them may be a trial"""
-_ROW = 0.1
+_ROW = 0.08
 """what a row is thought to cost, in plain steps, while nothing so wide was verified"""
 _PRIOR = 0.5
 """share of the drafter's proposals that stand, before any was seen"""
@@ -43,6 +43,10 @@ class CyclePlan(NamedTuple):
 class Controller(Protocol):
     """Chooses and hears what came of it."""
 
+    def begin(self) -> None:
+        """Another answer begins."""
+        ...
+
     def plan(self, most: int, match: int) -> CyclePlan:
         """The next cycle, of at most `most` rows; below 2 it leaves no choice. The text ends in a match of `match` tokens."""
         ...
@@ -61,6 +65,9 @@ class FixedWidth:
 
     def __init__(self, block: int) -> None:
         self.block = block
+
+    def begin(self) -> None:
+        pass
 
     def plan(self, most: int, match: int) -> CyclePlan:
         width = max(min(self.block, most), PLAIN)
@@ -99,6 +106,10 @@ class AdaptiveWidth:
         self._rival = 0.0
         """seconds a token of the best cycle without the drafter, where one was on trial"""
 
+    def begin(self) -> None:
+        """Another answer begins: how often the drafter was right in others says little of it, what calls cost and what look-ups find stays as it is."""
+        self._drafts.begin()
+
     def plan(self, most: int, match: int) -> CyclePlan:
         widths = [width for width in self._widths if width <= most]
         if not widths:
@@ -124,13 +135,13 @@ class AdaptiveWidth:
         self._verifying.note(max(plan.width, self._narrowest), verify_seconds)
         if not plan.drafted:
             self._undrafted += 1
-            self._put_by += _BUDGET * seconds
+            self._put_by += _BUDGET * self._verify(plan.width)  # what it took beyond that was somebody else's
             return
         self._undrafted, self._has_drafted = 0, True
         self._drafting.note(plan.width, seconds - verify_seconds)
         self._drafts.note(plan.width - 1, accepted)
         if self._on_trial:
-            self._put_by += (accepted + 1) * self._rival - self.cost(plan.width)  # what it took may be somebody else's
+            self._put_by += (accepted + 1) * self._rival - self.cost(plan.width)
 
     def looked_up(self, match: int, known: int, stood: int) -> None:
         if match:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-_FORGET, _FORGET_SOON = 0.98, 0.9
-"""weight of what was seen so far, per guess: in the text at large, and in this part of it"""
-_TRUST = 6.0
-"""guesses of this part of the text that count as much as all of the text at large"""
+_FORGET, _FORGET_SOON = 0.98, 0.93
+"""weight of what was seen so far, per guess: in the whole text, and in this part of it"""
+_TRUST = 12.0
+"""guesses of this part of the text that count as much as all of the text"""
+_BEFORE = 4.0
+"""guesses that what was seen in other texts counts as"""
 _SURPRISE, _KEPT = 0.01, 0.2
 """first guesses that fail one after the other, with no more than this chance if the share were right, leave this part of what was seen so far"""
 _RECENT, _LOW = 12, 6
@@ -32,6 +34,14 @@ class Shares:
     def __bool__(self) -> bool:
         return self._reached[0] > 0
 
+    def begin(self) -> None:
+        """Another text begins: what was seen so far counts as `_BEFORE` guesses at most, and none of it as lately seen."""
+        self._chance = 1.0
+        self._reached_soon, self._stood_soon = [0.0] * len(self._reached), [0.0] * len(self._reached)
+        for slot, reached in enumerate(self._reached):
+            if reached > _BEFORE:
+                self._reached[slot], self._stood[slot] = _BEFORE, self._stood[slot] * _BEFORE / reached
+
     def note(self, known: int, stood: int) -> None:
         """Of the first `known` guesses, whose truth has come out, the first `stood` were right."""
         self._chance = 1.0 if stood or not known else self._chance * (2.0 - self.tokens()[1])
@@ -53,8 +63,8 @@ class Shares:
         shares, prior = [], self._prior
         for counts in zip(self._reached, self._stood, self._reached_soon, self._stood_soon, strict=True):
             reached, stood, reached_soon, stood_soon = counts
-            at_large = (stood + prior * self._weight) / (reached + self._weight)
-            shares.append((stood_soon + at_large * _TRUST) / (reached_soon + _TRUST))
+            whole = (stood + prior * self._weight) / (reached + self._weight)
+            shares.append((stood_soon + whole * _TRUST) / (reached_soon + _TRUST))
             prior = shares[-1] if self._alike else prior
         return shares
 

@@ -74,7 +74,7 @@ def _answer(session: Session, suite: str, prompt: str, most: int) -> Answer:
     proposals, length = list[list[list[int]]](), most
     while len(tokens) < length + drafter.block:
         position = len(ids) + len(tokens) - 1
-        if length == most and tokens[-1] in eos:
+        if len(tokens) < length and tokens[-1] in eos:
             length = len(tokens)
         if len(tokens) < length:
             proposals.append([list(drafter.draft(tokens[-1], position, width)) for width in range(2, drafter.block + 1)])

@@ -51,6 +51,7 @@ def decode(recording: Recording, answer: Answer, way: Way, controller: Controlle
     drafter = ReplayedDrafter(recording, answer, clock) if way.drafter else None
     ledger, record = Ledger(controller, plain), Recorder(recording.block, clock)
     lookup, limits = Lookup(recording.block - 1) if way.lookup else None, Limits(answer.length, "max_new_tokens", frozenset())
+    ledger.begin()
     tokens = list(run(target, drafter, answer.prompt, limits, ledger, record, None, lookup))
     if tokens != answer.tokens[: answer.length]:
         raise ValueError("the replay gave other tokens than were recorded")

@@ -17,6 +17,9 @@ class Ledger:
         self.saved: Counter[str] = Counter()
         """seconds, below zero where they were lost"""
 
+    def begin(self) -> None:
+        self._inner.begin()
+
     def plan(self, most: int, match: int) -> CyclePlan:
         return self._inner.plan(most, match)
 

@@ -17,7 +17,7 @@ BLOCK, WIDTHS, NARROWEST = 6, (2, 4, 6), 2
 VERIFY = {1: 1.0, 2: 1.0, 4: 1.54, 6: 2.02}
 DRAFT = {2: 0.18, 4: 0.2, 6: 0.25}
 """with its inject"""
-SEEDS = range(6)
+SEEDS = range(5)
 
 
 class Quiet:
@@ -50,6 +50,7 @@ class Crowded:
 def speed(controller, share, tokens, clock, noise):
     """Tokens for a plain step of work, in an answer of `tokens` where each proposal stands with the chance `share`."""
     made, work = 0, 0.0
+    controller.begin()
     while made < tokens:
         plan = controller.plan(BLOCK, 0)
         accepted = 0
