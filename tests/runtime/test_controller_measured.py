@@ -99,8 +99,8 @@ def test_time_that_easy_answers_saved_is_not_lost_on_dull_ones(before, share):
         first.append(speed(controller, share, 96, Quiet(), noise))
         later.append(min(speed(controller, share, 96, Quiet(), noise) for _ in range(3)))
     assert min(later) >= 0.97
-    # Wide blocks that all stood until now fail several times before that is believed.
-    assert mean(first) >= (0.9 if before > 0.8 else 0.95)
+    # Wide blocks, where all of them stood until now, fail a few times before that is believed.
+    assert mean(first) >= (0.93 if before > 0.8 else 0.96)
 
 
 @pytest.mark.parametrize("share", [0.3, 0.45, 0.6, 0.8, 0.9])
