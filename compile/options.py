@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dflash_compile.export.graph import Owner
+from dflash_compile.export.graph import OWNERS, Owner
 from dflash_compile.runtime.errors import UsageError
 
 from .backends import find_backend
+
+_GROUPED = "int4"
+"""the precision whose weights share scales in groups"""
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,8 @@ class BuildOptions:
     """passes of the draft after its first, each over the proposals it is least sure of"""
     portable: bool = False
     """standard operators only (opset 24, fp32), which other tools read too; several times slower than the back-end's own"""
+    group_size: int | None = None
+    """most weights of four bits that share a scale, where the back-end has a choice; its own by default"""
     arch: tuple[str, ...] = ()
     """GPU architectures to compile for, where the back-end compiles; empty: its default"""
     flavour: str | None = None
@@ -51,6 +56,14 @@ class BuildOptions:
             object.__setattr__(self, "arch", tuple(backend.ARCHITECTURES))
         self._check_choice("deployment target", self.deployment_target, backend.DEPLOYMENT_TARGETS)
         self._check_choice("cache policy", self.cache_policy, backend.CACHE_POLICIES)
+        self._check_choice("group size", self.group_size, backend.GROUP_SIZES)
+        if self.group_size is not None and not self.grouping:
+            raise UsageError(
+                f"groups of {self.group_size} weights at precision {self.precision}",
+                where="--group-size",
+                why="only weights of four bits have them",
+                fix=f"leave it out, or build with --precision {_GROUPED}",
+            )
         backend.check_options(self)
         if self.block is not None and self.block < 2:
             raise UsageError(f"a block of {self.block} rows", where="--block", why="a block is the anchor and at least one proposal", fix="give 2 or more")
@@ -63,13 +76,13 @@ class BuildOptions:
         if self.context is not None and self.context < 1:
             raise UsageError(f"a context of {self.context} tokens", where="--max-context", fix="give a positive number")
 
-    def _check_choice(self, what: str, chosen: str | None, known: Sequence[str]) -> None:
+    def _check_choice(self, what: str, chosen: str | int | None, known: Sequence[str | int]) -> None:
         if chosen is not None and chosen not in known:
             raise UsageError(
                 f"{what} {chosen!r}",
                 where=f"--{what.replace(' ', '-')}",
                 why="" if known else f"bundles of the back-end {self.backend} have none",
-                fix=f"choose one of {', '.join(known)}" if known else "leave it out",
+                fix=f"choose one of {', '.join(map(str, known))}" if known else "leave it out",
             )
 
     @property
@@ -78,6 +91,17 @@ class BuildOptions:
         backend = find_backend(self.backend)
         choices = (("deployment_target", self.deployment_target, backend.DEPLOYMENT_TARGETS), ("cache_policy", self.cache_policy, backend.CACHE_POLICIES))
         return {name: chosen or known[0] for name, chosen, known in choices if known}
+
+    @property
+    def grouping(self) -> dict[str, int]:
+        """`group_size` with its default, where the back-end has a choice and some weights are of four bits."""
+        sizes = [size for owner in OWNERS if (size := self.group_size_for(owner)) is not None]
+        return {"group_size": sizes[0]} if sizes else {}
+
+    def group_size_for(self, owner: Owner) -> int | None:
+        """The most weights of four bits that share a scale in one model's engines; None where none are, or the back-end has no choice."""
+        sizes = find_backend(self.backend).GROUP_SIZES
+        return self.group_size or sizes[0] if sizes and self.precision_for(owner) == _GROUPED else None
 
     def precision_for(self, owner: Owner) -> str:
         """The name of the precision of one model's engines."""

@@ -8,7 +8,7 @@ from dflash_compile.export.graph import WeightRef
 from dflash_compile.runtime.errors import UsageError
 
 from .encoding import Encoding, Floats, Shape
-from .quantize import Blocks, block_for
+from .quantize import GROUPS, Blocks, block_for
 
 
 @dataclass(frozen=True)
@@ -19,10 +19,13 @@ class Precision:
     linear_bits: int | None
     head_bits: int | None
     half_embedding: bool
+    group: int = GROUPS[0]
+    """most numbers of four bits that share a scale"""
 
     def linear(self, ref: WeightRef, shape: Shape, head: bool) -> Encoding:
         """How to store the weight [N, K] of a linear layer."""
-        bits, block = self.head_bits if head else self.linear_bits, block_for(shape[1])
+        bits = self.head_bits if head else self.linear_bits
+        block = block_for(shape[1], self.group if bits == 4 else GROUPS[0])
         return Floats() if bits is None or block is None or ref.exact else Blocks(bits, block)
 
     def embedding(self) -> Floats:

@@ -91,6 +91,7 @@ def _differences(manifest: Manifest, models: Models, options: BuildOptions, requ
         "back-end": (manifest.requires, requires),
         "portable form": (manifest.config.get("portable"), options.portable),
         "precision of the target": (target.precision, options.precision_for("target")),
+        "group size": _group_sizes(manifest, options),
         "deployment target": (manifest.config.get("deployment_target"), options.deployment.get("deployment_target")),
         "cache policy": (manifest.config.get("cache_policy"), options.deployment.get("cache_policy")),
         "context": (manifest.context, models.context),
@@ -102,6 +103,12 @@ def _differences(manifest: Manifest, models: Models, options: BuildOptions, requ
     }
     yield from (f"{name}: {_words(there)} there, {_words(here)} here" for name, (there, here) in pairs.items() if there != here)
     yield from _other_files(target.sources, models.target.files)
+
+
+def _group_sizes(manifest: Manifest, options: BuildOptions) -> tuple[object, object]:
+    """There and here, where the target has any: what a drafter has is its own."""
+    here = options.group_size_for("target")
+    return (None, None) if here is None else (manifest.config.get("group_size"), here)
 
 
 def _other_files(there: Mapping[str, str], here: Mapping[str, str]) -> Iterator[str]:

@@ -18,9 +18,13 @@ PLAIN = 1
 """the width that means: do not draft"""
 
 _BUDGET = 0.02
-"""most of the time that trials of the drafter may lose against decoding without it"""
+"""share of the time without the drafter that may be put by for trials of it, so that they never lose more"""
+_SAVED_UP = 2
+"""trials that can be put by for"""
 _PATIENCE = 4
 """cycles without the drafter before one of them may be a trial"""
+_ROW = 0.08
+"""what a row is thought to cost, in plain steps, while nothing so wide was verified"""
 _PRIOR = 0.5
 """share of the drafter's proposals that stand, before any was seen"""
 _MATCHES = ((1, 0.25), (2, 0.5), (3, 0.7), (5, 0.75), (8, 0.9))
@@ -38,6 +42,10 @@ class CyclePlan(NamedTuple):
 
 class Controller(Protocol):
     """Chooses and hears what came of it."""
+
+    def begin(self) -> None:
+        """Another answer begins."""
+        ...
 
     def plan(self, most: int, match: int) -> CyclePlan:
         """The next cycle, of at most `most` rows; below 2 it leaves no choice. The text ends in a match of `match` tokens."""
@@ -57,6 +65,9 @@ class FixedWidth:
 
     def __init__(self, block: int) -> None:
         self.block = block
+
+    def begin(self) -> None:
+        pass
 
     def plan(self, most: int, match: int) -> CyclePlan:
         width = max(min(self.block, most), PLAIN)
@@ -82,26 +93,29 @@ class AdaptiveWidth:
         """
         self.block, self._narrowest, self._drafter = block, narrowest, drafter
         self._widths = sorted(widths) or list(range(2, block + 1))
-        self._drafts, self._matches = Shares(block - 1, _PRIOR), [Shares(block - 1, prior, 2.0) for _, prior in _MATCHES]
+        self._drafts, self._matches = Shares(block - 1, _PRIOR, alike=True), [Shares(block - 1, prior, 2.0) for _, prior in _MATCHES]
         self._verifying, self._drafting = Costs(), Costs({PLAIN: 0.0})
         """apart, so that every cycle tells what verifying costs: a plain one is nothing else"""
         self._has_drafted = False
         self._found = Shares(1, _PRIOR)
         """of all matches"""
-        self._elapsed = 0.0
-        self._lost = 0.0
-        """seconds that trials took beyond decoding the same tokens without the drafter; below zero they are ahead"""
+        self._put_by = 0.0
+        """seconds that trials may take beyond decoding the same tokens without the drafter"""
         self._on_trial, self._undrafted = False, 0
         """whether the last drafted cycle was a trial, and cycles since then"""
         self._rival = 0.0
         """seconds a token of the best cycle without the drafter, where one was on trial"""
 
+    def begin(self) -> None:
+        """Another answer begins: how often the drafter was right in others says little of it, what calls cost and what look-ups find stays as it is."""
+        self._drafts.begin()
+
     def plan(self, most: int, match: int) -> CyclePlan:
         widths = [width for width in self._widths if width <= most]
         if not widths:
             return CyclePlan(PLAIN, drafted=False)
-        if self._drafter and not self._has_drafted:  # one block and one plain cycle first: nothing is known without them
-            return CyclePlan(widths[-1], drafted=True)
+        if self._drafter and not self._has_drafted:  # one block, the cheapest, and one plain cycle first: nothing is known without them
+            return CyclePlan(widths[0], drafted=True)
         if self._narrowest not in self._verifying:
             return CyclePlan(PLAIN, drafted=False)
         looked_up, rate = self._look_up(widths, match)
@@ -113,21 +127,21 @@ class AdaptiveWidth:
             return CyclePlan(width, drafted=True)
         # Only to learn of the drafter what has not been seen lately, and not where a look-up promises much: there it would cost most.
         self._rival, self._on_trial = 1 / rate, self._undrafted >= _PATIENCE and looked_up.width == PLAIN
-        affordable = self._lost + self.cost(width) - self._rival < _BUDGET * self._elapsed
-        return CyclePlan(width, drafted=True) if self._on_trial and affordable else looked_up
+        loss = max(self.cost(widths[0]) - self._rival, 0.0)
+        self._put_by = min(self._put_by, _SAVED_UP * loss)
+        return CyclePlan(widths[0], drafted=True) if self._on_trial and loss <= self._put_by else looked_up
 
     def observe(self, plan: CyclePlan, accepted: int, seconds: float, verify_seconds: float) -> None:
-        self._elapsed += seconds
         self._verifying.note(max(plan.width, self._narrowest), verify_seconds)
         if not plan.drafted:
             self._undrafted += 1
+            self._put_by += _BUDGET * self._verify(plan.width)  # what it took beyond that was somebody else's
             return
         self._undrafted, self._has_drafted = 0, True
         self._drafting.note(plan.width, seconds - verify_seconds)
         self._drafts.note(plan.width - 1, accepted)
         if self._on_trial:
-            gained = (accepted + 1) * self._rival
-            self._lost = max(self._lost + seconds - gained, -gained)  # a long lead buys no long loss
+            self._put_by += (accepted + 1) * self._rival - self.cost(plan.width)
 
     def looked_up(self, match: int, known: int, stood: int) -> None:
         if match:
@@ -144,7 +158,7 @@ class AdaptiveWidth:
 
     def cost(self, width: int) -> float:
         """Seconds of a drafted cycle; of `PLAIN`, of one that is not."""
-        return self._verifying.of(max(width, self._narrowest)) + self._drafting.of(width)
+        return self._verify(width) + self._drafting.of(width)
 
     def rate(self, width: int) -> float:
         """Expected tokens per second of a drafted cycle; of `PLAIN`, with nothing to look up."""
@@ -169,7 +183,7 @@ class AdaptiveWidth:
         best, rate = PLAIN, expected[min(self._narrowest, self.block) - 1] / plain
         for width in [width for width in widths if width > self._narrowest] if match else ():
             # Rows in one call never cost more than in several: a first call, which sets things up, is not believed beyond that.
-            cost = min(self._verifying.of(width), plain * width / self._narrowest)
+            cost = min(self._verify(width), plain * width / self._narrowest)
             if expected[width - 1] / cost > rate:
                 best, rate = width, expected[width - 1] / cost
         return CyclePlan(best, drafted=False), rate
@@ -181,6 +195,11 @@ class AdaptiveWidth:
             if expected[width - 1] > rate * (cost := self.cost(width)):
                 best, rate = width, expected[width - 1] / cost
         return best, rate
+
+    def _verify(self, width: int) -> float:
+        """Seconds of verifying `width` rows."""
+        beyond = max(width - max(self._verifying.widest, self._narrowest), 0)
+        return self._verifying.of(max(width, self._narrowest)) + _ROW * beyond * self._verifying.of(self._narrowest)
 
     def _class_of(self, match: int) -> Shares:
         return self._matches[bisect_right(_MATCHES, match, key=lambda entry: entry[0]) - 1]

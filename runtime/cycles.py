@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from time import perf_counter
 
 from .acceptance import accept_greedy, agreement
 from .controller import PLAIN, Controller, CyclePlan
@@ -48,7 +47,7 @@ class Cycles:
         widest = target.widest if drafter is None else min(target.widest, drafter.widest)
         choice = 0
         for rows in chunk_rows(len(prompt), widest, target.exact_width):
-            now = perf_counter()
+            now = record.clock()
             choice = target.prefill(prompt[self.position : self.position + rows], self.position, within(embeds, self.position, rows))
             self.position += rows
             now = record.spent("prefill", now)
@@ -61,7 +60,7 @@ class Cycles:
 
     def next(self, anchor: int) -> list[int]:
         """Tokens that follow `anchor`, at least one; as many cache rows as tokens are committed."""
-        began = perf_counter()
+        began = self.record.clock()
         lookup, room = self.lookup, self.target.fitting(self.position)
         match, guesses = (0, []) if lookup is None else (lookup.match(), lookup.guess())
         plan = self._plan(room, match)
@@ -89,7 +88,7 @@ class Cycles:
             proposals = guesses[: self.target.padded(plan.width) - 1]
             if self.drafter is not None and not self.target.room(self.unseen, 1 + len(proposals)):
                 self._show(self.drafter, began)
-        now = perf_counter()
+        now = self.record.clock()
         choices = self.target.verify([anchor, *proposals], self.position, self.unseen)
         ended = self.record.spent("verify" if plan.width > PLAIN else "decode", now)
         outcome = accept_greedy(proposals, choices)
@@ -120,7 +119,7 @@ class Cycles:
         return proposals
 
     def _show(self, drafter: DrafterEngine, now: float) -> float:
-        """Show the drafter the committed rows it has not seen; returns the time, in `perf_counter` seconds.
+        """Show the drafter the committed rows it has not seen; returns the time, in seconds of the record's clock.
 
         Done when it is about to draft, or when no more of their taps can be kept: cycles without it cost it next to nothing, and an answer's last
         block nothing at all.

@@ -216,7 +216,10 @@ class Engines:
     @property
     def widths(self) -> Sequence[int]:
         """Rows that a block costs least with; empty where any number of rows is as good as another."""
-        return () if self.cycle is None else self.cycle.widths
+        if self.cycle is not None:
+            return self.cycle.widths
+        step, block = self.target.multiple, self.drafter.block
+        return sorted({*range(step, block, step), block}) if step > 1 else ()
 
     def close(self) -> None:
         """Release them, the one that may be running first."""

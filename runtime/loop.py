@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from time import perf_counter
 
 from .controller import Controller
 from .cycles import Cycles
@@ -72,12 +71,12 @@ def run(
     `cycle` does those that draft at one of its widths, if given; `lookup`, a new one, guesses where the drafter does not;
     `embeds` take the place of embedded tokens of the prompt. What the answer did is in `record`, which is up to date at every yield.
     """
-    started = perf_counter()
+    started = record.clock()
     if cycle is not None:
         cycle.begin(len(prompt) + limits.tokens - 1, limits.eos_ids)  # an answer's last token needs no row
     cycles = Cycles(target, drafter, controller, record, cycle, lookup)
     fresh: list[int] = [cycles.prefill(prompt, embeds)]
-    record.prefill_seconds = perf_counter() - started
+    record.prefill_seconds = record.clock() - started
     while True:
         for token in fresh:
             record.token()
@@ -85,6 +84,6 @@ def run(
             yield token
             if record.finish:
                 return
-        started = perf_counter()
+        started = record.clock()
         fresh = cycles.next(fresh[-1])
-        record.decode_seconds += perf_counter() - started
+        record.decode_seconds += record.clock() - started

@@ -163,6 +163,7 @@ class Session:
         try:
             engines = self._open()
             self._record = record
+            controller.begin()
             yield from run(engines.target, engines.drafter if draft else None, prompt, limits, controller, record, engines.cycle, lookup, embeds)
         finally:
             self._busy.release()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Literal
@@ -72,7 +72,9 @@ class Statistics:
 class Recorder:
     """Counts one request. Belongs to the loop; others read `snapshot`."""
 
-    def __init__(self, block: int) -> None:
+    def __init__(self, block: int, clock: Callable[[], float] = perf_counter) -> None:
+        """`block` is the most rows of a block; `clock` gives seconds from any start, and is the only one that the loop reads."""
+        self.clock = clock
         self.prompt_tokens = self.tokens = self.cycles = 0
         self._drafted = True
         self._undrafted_tokens = self._looked_up = self._looked_up_accepted = 0
@@ -82,8 +84,8 @@ class Recorder:
         self._seconds: dict[Role, float] = {}
 
     def spent(self, role: Role, since: float) -> float:
-        """Book the time from `since` until now on `role`, and return now, in `perf_counter` seconds."""
-        now = perf_counter()
+        """Book the time from `since` until now on `role`, and return now, in seconds of `clock`."""
+        now = self.clock()
         self._seconds[role] = self._seconds.get(role, 0.0) + now - since
         return now
 

@@ -29,6 +29,9 @@ def command(
         typer.Option("--precision", help="Of the weights: int8 (default), int4 or fp32 for ONNX Runtime; fp16 (default) and more for TensorRT and Core ML."),
     ] = None,
     drafter_precision: Annotated[Precision | None, typer.Option("--drafter-precision", help="Of the drafter's weights; as --precision by default.")] = None,
+    group_size: Annotated[
+        int | None, typer.Option("--group-size", metavar="N", help="Weights that share a scale at int4, for ONNX Runtime: 64 (default), 32 or 128.")
+    ] = None,
     backend: Annotated[
         str, typer.Option("--backend", help="What the bundle runs on: onnxruntime, tensorrt for NVIDIA GPUs, coreml or coreai for Apple Silicon.")
     ] = "onnxruntime",
@@ -66,6 +69,7 @@ def command(
         backend=backend,
         precision=precision or "",
         drafter_precision=drafter_precision,
+        group_size=group_size,
         context=max_context,
         block=block,
         refine=refine,

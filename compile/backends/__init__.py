@@ -50,6 +50,8 @@ class Backend(Protocol):
     """systems that engines can be made for, the default first; empty where there is nothing to choose"""
     CACHE_POLICIES: tuple[str, ...]
     """who can keep the caches, and how, the default first; empty where there is nothing to choose"""
+    GROUP_SIZES: tuple[int, ...]
+    """how many weights of four bits can share a scale, the default first; empty where there is nothing to choose"""
     PRECISIONS: Collection[str]
     """names that `--precision` takes; the first is the default"""
     ARCHITECTURES: Collection[str]

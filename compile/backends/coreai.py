@@ -25,6 +25,7 @@ from ..stateful.roles import roles_of
 PRECISIONS, ARCHITECTURES = ("fp32",), ()
 DEPLOYMENT_TARGETS: tuple[str, ...] = ()
 CACHE_POLICIES: tuple[str, ...] = ()
+GROUP_SIZES: tuple[int, ...] = ()
 
 _LIBRARY, _MINIMUM = "coreai-core", "1.0.0b3"
 # Tried in a process of its own, a model is held there, here and as a checkpoint.

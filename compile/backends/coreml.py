@@ -29,6 +29,7 @@ from ..stateful.roles import Role, roles_of
 
 PRECISIONS, DEPLOYMENT_TARGETS, ARCHITECTURES = NAMES, convert.TARGETS, ()
 CACHE_POLICIES = (GPU_STATE, ANE_IO)
+GROUP_SIZES: tuple[int, ...] = ()
 
 _LIBRARY, _MINIMUM = "coremltools", "9.0"
 _PARTS = "parts"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -22,16 +22,18 @@ from ..lowered import Lowered
 from ..lowerings import onnxruntime, portable
 from ..models import Models
 from ..options import BuildOptions
-from ..precision import PRECISIONS, precision_of
+from ..precision import PRECISIONS, Precision, precision_of
 from ..progress import Note, Progress
+from ..quantize import GROUPS
 from ..records import graph_record, ringed
 from ..widths import widest
 
-__all__ = ["ARCHITECTURES", "CACHE_POLICIES", "DEPLOYMENT_TARGETS", "PRECISIONS", "check_options", "prepare", "requires"]
+__all__ = ["ARCHITECTURES", "CACHE_POLICIES", "DEPLOYMENT_TARGETS", "GROUP_SIZES", "PRECISIONS", "check_options", "prepare", "requires"]
 
 ARCHITECTURES = ()
 CACHE_POLICIES: tuple[str, ...] = ()
 DEPLOYMENT_TARGETS: tuple[str, ...] = ()
+GROUP_SIZES = GROUPS
 
 _MINIMUM = "1.31.0"
 """the first with GroupQueryAttention that looks both ways"""
@@ -135,9 +137,13 @@ def prepare(models: Models, options: BuildOptions, progress: Progress, owners: C
     engines: list[_Engine] = []
     for owner, trace in wanted:
         progress("tracing and lowering", len(engines), len(wanted))
-        lower = portable.lower if options.portable else partial(onnxruntime.lower, precision=precision_of(options.precision_for(owner)))
+        lower = portable.lower if options.portable else partial(onnxruntime.lower, precision=_precision(options, owner))
         engines.append(_Engine(owner, lower(trace())))
     return _Prepared(models, options, tuple(engines))
+
+
+def _precision(options: BuildOptions, owner: Owner) -> Precision:
+    return replace(precision_of(options.precision_for(owner)), group=options.group_size_for(owner) or GROUPS[0])
 
 
 def _experts(models: Models, options: BuildOptions) -> str | None:

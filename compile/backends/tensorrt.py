@@ -27,9 +27,10 @@ from ..tensorrt.plans import Built, Request, build_plan
 from ..tensorrt.precisions import PRECISIONS, check_precision
 from ..tensorrt.roles import Engine, attention_count, lower_all, roles_of, trace_all
 
-__all__ = ["ARCHITECTURES", "CACHE_POLICIES", "DEPLOYMENT_TARGETS", "PRECISIONS", "check_options", "prepare", "requires"]
+__all__ = ["ARCHITECTURES", "CACHE_POLICIES", "DEPLOYMENT_TARGETS", "GROUP_SIZES", "PRECISIONS", "check_options", "prepare", "requires"]
 
 CACHE_POLICIES: tuple[str, ...] = ()
+GROUP_SIZES: tuple[int, ...] = ()
 DEPLOYMENT_TARGETS: tuple[str, ...] = ()
 
 

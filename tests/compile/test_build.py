@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from dflash_compile.compile.build import BuildOptions, build
+from dflash_compile.compile.quantize import block_for
 from dflash_compile.export import open_drafter, open_target
 from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
 from dflash_compile.runtime import load
-from dflash_compile.runtime.bundle.read import open_bundle
+from dflash_compile.runtime.bundle.read import open_bundle, read_manifest
 from dflash_compile.runtime.errors import BuildError, DFlashError, PairingError, UsageError
 
 
@@ -41,6 +42,7 @@ def test_the_runtime_accepts_it(bundle: Path, pair: tuple[TargetCheckpoint, Draf
     assert manifest.target.sources == dict(pair[0].files)
     assert [graph.role for graph in (*manifest.target.graphs, *manifest.drafter.graphs)] == ["target", "inject", "draft"]
     options = {"backend": "onnxruntime", "precision": "int4", "drafter_precision": "int4", "context": 96, "block": 5, "refine": 0, "portable": False}
+    options["group_size"] = 64
     assert manifest.config == options
 
 
@@ -67,6 +69,28 @@ def test_sensitive_weights_stay_in_float32(bundle: Path) -> None:
     kinds = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
     assert kinds["drafter.fc.weight"] == onnx.TensorProto.FLOAT
     assert kinds["drafter.layers.0.self_attn.k_proj.weight.int4"] == onnx.TensorProto.UINT8
+
+
+@pytest.mark.parametrize("size", [32, 128])
+def test_weights_of_four_bits_share_scales_in_groups_of_the_size_asked_for(
+    size: int, bundle: Path, pair: tuple[TargetCheckpoint, DrafterCheckpoint], tmp_path: Path
+) -> None:
+    """As far as it divides their width; those of eight bits stay as they are."""
+    options = BuildOptions(precision="int4", drafter_precision="int8", group_size=size, context=96)
+    built = build(*pair, tmp_path / "bundle", options)
+    assert read_manifest(built).config["group_size"] == size
+
+    def groups(bundle: Path, name: str) -> set[tuple[int, int, int]]:
+        nodes = [node for node in onnx.load(bundle / name, load_external_data=False).graph.node if node.op_type == "MatMulNBits"]
+        found = [{it.name: it.i for it in node.attribute} for node in nodes]
+        return {(it["bits"], it["K"], it["block_size"]) for it in found}
+
+    target = groups(built, "target/target.onnx")
+    assert {(block, width) for bits, width, block in target if bits == 4} == {(block_for(width, size), width) for bits, width, _ in target if bits == 4}
+    assert {it for it in target if it[0] == 8} == {it for it in groups(bundle, "target/target.onnx") if it[0] == 8}
+    assert groups(built, "drafter/draft.onnx") == {(8, width, block_for(width)) for _, width, _ in groups(built, "drafter/draft.onnx")}
+    with load(built, threads=1) as session:
+        assert list(session.tokens([5, 6, 7], max_new_tokens=20, block=4)) == list(session.tokens([5, 6, 7], max_new_tokens=20, draft=False))
 
 
 def test_the_portable_form_is_standard_and_says_the_same(pair: tuple[TargetCheckpoint, DrafterCheckpoint], tmp_path: Path) -> None:
@@ -142,6 +166,7 @@ HALF_PORTABLE: dict[str, int | str] = {"portable": True, "precision": "fp32", "d
 
 WRONG: list[dict[str, int | str]] = [{"backend": "abacus"}, {"precision": "int3"}, {"drafter_precision": "int3"}, HALF_PORTABLE]
 WRONG += [{"refine": -1}, {"block": 1}, {"context": 0}]
+WRONG += [{"precision": "int4", "group_size": 48}, {"precision": "int8", "group_size": 32}, {"backend": "tensorrt", "precision": "int4", "group_size": 32}]
 
 
 @pytest.mark.parametrize("wrong", WRONG)

@@ -18,6 +18,11 @@ def test_block_sizes_divide_the_width(width: int, block: int | None) -> None:
     assert block_for(width) == block
 
 
+@pytest.mark.parametrize(("width", "most", "block"), [(1536, 128, 128), (576, 128, 64), (576, 32, 32), (96, 128, 32), (48, 64, 16)])
+def test_blocks_are_no_larger_than_asked_for(width: int, most: int, block: int) -> None:
+    assert block_for(width, most) == block
+
+
 @settings(max_examples=40, deadline=None)
 @given(bits=st.sampled_from([4, 8]), scale=st.floats(1e-6, 1e4), shift=st.floats(-3, 3), seed=st.integers(0, 1000))
 def test_the_error_is_at_most_half_a_step(bits: int, scale: float, shift: float, seed: int) -> None:
@@ -49,13 +54,14 @@ def test_chunks_encode_as_the_whole_does(bits: int) -> None:
 
 
 @pytest.mark.parametrize("bits", [4, 8])
-def test_onnx_runtime_reads_the_layout(bits: int) -> None:
+@pytest.mark.parametrize("block", [32, 64, 128])
+def test_onnx_runtime_reads_the_layout(bits: int, block: int) -> None:
     """Without `accuracy_level` the kernel computes in float32, so it must agree with the decoded weight."""
-    n, k = 6, 96
-    encoding, weight = Blocks(bits, 32), torch.randn(6, 96)
+    n, k = 6, 3 * block
+    encoding, weight = Blocks(bits, block), torch.randn(n, k)
     parts = encoding.encode(weight)
     tensors = [numpy_helper.from_array(part, f"w{index}") for index, part in enumerate(parts)]
-    node = helper.make_node("MatMulNBits", ["x", *(t.name for t in tensors)], ["y"], domain="com.microsoft", K=k, N=n, bits=bits, block_size=32)
+    node = helper.make_node("MatMulNBits", ["x", *(t.name for t in tensors)], ["y"], domain="com.microsoft", K=k, N=n, bits=bits, block_size=block)
     value = helper.make_tensor_value_info
     graph = helper.make_graph([node], "g", [value("x", TensorProto.FLOAT, [1, 5, k])], [value("y", TensorProto.FLOAT, [1, 5, n])], tensors)
     imports = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]

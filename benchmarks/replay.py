@@ -1,0 +1,117 @@
+"""What the session's controller makes of real answers, with nothing left to chance: every prompt again on recorded tokens, proposals and prices.
+
+    python benchmarks/replay.py BUNDLE [--suite code] [--prompts 12] [--max-new-tokens 96] [--recording FILE] [--worst 4] [--json]
+
+First each answer is recorded: what plain decoding gives, what the drafter would propose at each place in blocks of each width, and what calls cost, in
+CPU time of one thread. `--recording FILE` keeps that, or takes it from FILE where it is there. Then the session's loop decodes the recorded answers
+again on a clock that moves by those prices alone: with look-ups, with the drafter, and with both; in one session, prompt after prompt, and each in a
+session of its own, which has everything to learn. Speeds are against plain decoding at the same prices. For the `--worst` prompts it is told
+what each kind of cycle saved or lost, in plain steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import quantiles
+from typing import Any
+
+from replayed.answer import Answer, Recording, read, record, save
+from replayed.decode import PLAIN, Replay, Way, decode
+
+from dflash_compile.cli.bench.suite import open_suites
+from dflash_compile.runtime import load
+
+WAYS = {"look-ups": Way(lookup=True), "drafts": Way(drafter=True), "both": Way(drafter=True, lookup=True)}
+SUITES = ("chat", "code", "reasoning", "tools")
+
+
+def recorded(given: argparse.Namespace) -> Recording:
+    """From the file, if it is there; else of the bundle, and into the file."""
+    if given.recording is not None and given.recording.exists():
+        return read(given.recording)
+    with load(given.bundle, threads=1) as session:
+        recording = record(session, open_suites(given.suite or SUITES, given.prompts), given.max_new_tokens, given.rounds)
+    if given.recording is not None:
+        save(recording, given.recording)
+    return recording
+
+
+def replay(recording: Recording, way: Way, keep: bool) -> list[Replay]:
+    """Every answer; in one session if `keep`, else each in its own."""
+    controller = way.controller(recording)
+    return [decode(recording, answer, way, controller if keep else way.controller(recording)) for answer in recording.answers]
+
+
+def rows(recording: Recording) -> list[dict[str, Any]]:
+    """By way, session and suite: speeds against plain decoding of the whole suite, and of single prompts."""
+    plain, table = [it.seconds for it in replay(recording, PLAIN, keep=False)], []
+    for name, way in WAYS.items():
+        for keep in (True, False):
+            replays = replay(recording, way, keep)
+            for suite in dict.fromkeys(answer.suite for answer in recording.answers):
+                pairs = [(p, it.seconds) for answer, p, it in zip(recording.answers, plain, replays, strict=True) if answer.suite == suite and p]
+                speeds = [p / seconds for p, seconds in pairs]
+                quartiles = quantiles(speeds, n=4, method="inclusive") if len(speeds) > 1 else speeds * 3
+                table.append(
+                    {
+                        "way": name,
+                        "session": "one" if keep else "each",
+                        "suite": suite,
+                        "speed": round(sum(p for p, _ in pairs) / sum(seconds for _, seconds in pairs), 3),
+                        "quartiles": [round(it, 3) for it in quartiles],
+                        "worst": round(min(speeds), 3),
+                    }
+                )
+    return table
+
+
+def worst(recording: Recording, most: int) -> list[dict[str, Any]]:
+    """The prompts that gained least with everything on, and why."""
+    plain, found = replay(recording, PLAIN, keep=False), []
+    for keep in (True, False):
+        pairs = zip(recording.answers, plain, replay(recording, WAYS["both"], keep), strict=True)
+        side = [_told(recording, keep, index, *pair) for index, pair in enumerate(pairs) if pair[1].seconds]
+        found += sorted(side, key=lambda it: it["speed"])[:most]
+    return found
+
+
+def _told(recording: Recording, keep: bool, index: int, answer: Answer, before: Replay, after: Replay) -> dict[str, Any]:
+    step = recording.prices.verify[recording.exact_width]
+    return {
+        "session": "one" if keep else "each",
+        "suite": answer.suite,
+        "answer": index,
+        "tokens": answer.length,
+        "speed": round(before.seconds / after.seconds, 3),
+        "saved": {kind: [after.cycles[kind], round(seconds / step, 2)] for kind, seconds in after.saved.items()},
+    }
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Record, replay and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("--suite", action="append", help="a suite's name, or a file or folder of prompts; may be given again; the four short ones by default")
+    parser.add_argument("--prompts", type=int, default=12)
+    parser.add_argument("--max-new-tokens", type=int, default=96)
+    parser.add_argument("--rounds", type=int, default=30, help="calls of each kind that are timed")
+    parser.add_argument("--recording", type=Path)
+    parser.add_argument("--worst", type=int, default=4)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args(words)
+    recording = recorded(given)
+    table, least = rows(recording), worst(recording, given.worst)
+    if given.json:
+        print(json.dumps({"rows": table, "worst": least}))
+        return 0
+    for row in [*table, *least]:
+        print("  ".join(f"{key} {value}" for key, value in row.items()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""What each kind of cycle gained or lost against plain decoding of the same tokens."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from dflash_compile.runtime.controller import AdaptiveWidth, Controller, CyclePlan
+
+
+class Ledger:
+    """A controller that does what another one decides, and books what came of it by kind of cycle."""
+
+    def __init__(self, inner: Controller, plain: float) -> None:
+        """`plain` are seconds a token of plain decoding."""
+        self._inner, self._plain = inner, plain
+        self.cycles: Counter[str] = Counter()
+        self.saved: Counter[str] = Counter()
+        """seconds, below zero where they were lost"""
+
+    def begin(self) -> None:
+        self._inner.begin()
+
+    def plan(self, most: int, match: int) -> CyclePlan:
+        return self._inner.plan(most, match)
+
+    def observe(self, plan: CyclePlan, accepted: int, seconds: float, verify_seconds: float) -> None:
+        self._inner.observe(plan, accepted, seconds, verify_seconds)
+        kind = f"draft {plan.width}" if plan.drafted else "plain" if plan.width < 2 else f"look-up {plan.width}"
+        if plan.drafted and isinstance(self._inner, AdaptiveWidth) and self._inner._on_trial:
+            kind = "trial"
+        self.cycles[kind] += 1
+        self.saved[kind] += (accepted + 1) * self._plain - seconds
+
+    def looked_up(self, match: int, known: int, stood: int) -> None:
+        self._inner.looked_up(match, known, stood)
