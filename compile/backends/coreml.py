@@ -18,7 +18,7 @@ from dflash_compile.runtime.errors import IncompatibleError
 
 from ..coreml import convert
 from ..coreml.check import check_package
-from ..coreml.chunks import starts_of
+from ..coreml.chunks import check_size, starts_of
 from ..coreml.names import ANE_IO, GPU_STATE
 from ..coreml.package import merge
 from ..coreml.precision import NAMES, Compression, compression_of
@@ -88,6 +88,8 @@ class _Prepared:
             progress("checking the packages", number, len(self.packages))
             saved = directory / package.file
             lint(saved)
+            if not package.graphs[0].role.cache.in_state:
+                check_size(saved)
             if sum(file.stat().st_size for file in saved.rglob("*") if file.is_file()) < _RUN_BELOW_BYTES:
                 check_package(saved, package.graphs, self.models.sources, self.compressions[package.owner])
             else:

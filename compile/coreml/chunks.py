@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from dflash_compile.export.graph import Graph, Owner, WeightRef
-from dflash_compile.runtime.errors import IncompatibleError
+from dflash_compile.runtime.errors import BuildError, IncompatibleError
 
 from ..stateful.cut import units
 from .names import ANE_IO, GPU_STATE
+from .package import WEIGHTS
 from .precision import Compression
 
 LIMIT_BYTES = 10**9
-"""of weights in one package. Others found that packages of more than some 1.4 GB leave the Neural Engine without a word; the rest is room for tables, for
-what is estimated here and for what Core ML adds when it compiles"""
+"""of weights in one package, as estimated; the rest up to `MOST_BYTES` is room for tables and for what Core ML adds when it compiles"""
+MOST_BYTES = 1_400_000_000
+"""others found that larger packages leave the Neural Engine without a word"""
 
 
 def starts_of(owner: Owner, graphs: Sequence[Graph], compression: Compression) -> tuple[int, ...]:
@@ -33,6 +36,17 @@ def starts_of(owner: Owner, graphs: Sequence[Graph], compression: Compression) -
             fix=f"build with fewer bits, or with --cache-policy {GPU_STATE}",
         )
     return tuple(_starts(layers, sizes, _least(layers, sizes)))
+
+
+def check_size(package: Path) -> None:
+    """Raises `BuildError` for a saved package that the Neural Engine would leave, whatever was estimated of it."""
+    size = (package / WEIGHTS).stat().st_size
+    if size > MOST_BYTES:
+        raise BuildError(
+            f"{package.name} has {size / 1e9:.2g} GB of weights, for the Neural Engine's {MOST_BYTES / 1e9:.2g}",
+            why="they were estimated to be fewer when the model was cut",
+            fix=f"build with fewer bits or with --cache-policy {GPU_STATE}, and report this",
+        )
 
 
 def _least(layers: Sequence[frozenset[WeightRef]], sizes: dict[WeightRef, float]) -> float:

@@ -80,7 +80,7 @@ def placeholders(graph: Graph) -> list[tuple[InputSpec, Node]]:
 
 
 def _refs(graph: Graph) -> dict[Node, WeightRef]:
-    return {node: graph.weights[spec.target] for spec, node in placeholders(graph) if spec.target in graph.weights}
+    return {node: graph.weights[spec.target] for spec, node in placeholders(graph) if spec.target is not None and spec.target in graph.weights}
 
 
 def _layers(graph: Graph) -> int:

@@ -91,4 +91,7 @@ def _parts(role: Role, graph: Graph, pieces: Sequence[Piece]) -> Iterator[tuple[
         taps = tuple(layer for layer in taps_of(role) if tap_port(layer) in given)
         cache = replace(role.cache, entries=2 * len(piece.layers))
         shared = {"name": role.name, "owner": role.owner, "rows": role.rows, "cache": cache, "dtype": role.dtype}
-        yield PartRole(**shared, whole=role, starts=starts, number=number, layers=piece.layers, taps=taps, asked=(*own, *reads), given_on=tuple(gives)), piece.graph
+        yield (
+            PartRole(**shared, whole=role, starts=starts, number=number, layers=piece.layers, taps=taps, asked=(*own, *reads), given_on=tuple(gives)),
+            piece.graph,
+        )
