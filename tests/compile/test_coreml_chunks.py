@@ -16,6 +16,7 @@ import pytest
 import torch
 from apple import CONTEXT, DEEP_LAYERS, Library
 
+from dflash_compile.cli.main import main
 from dflash_compile.compile.backends import coreml as backend
 from dflash_compile.compile.build import BuildOptions
 from dflash_compile.compile.coreml import chunks
@@ -105,6 +106,13 @@ def test_the_manifest_says_which_package_holds_what(cut: Path, uncut: Path) -> N
                 (cache,) = (port for port in graph.inputs if port.name == "cache")
                 assert graph.part is not None and cache.shape[0] == 2 * len(graph.part.layers)
     assert all(graph.part is None for model in (read_manifest(uncut).target, read_manifest(uncut).drafter) for graph in model.graphs)
+
+
+def test_inspect_lists_the_packages(cut: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(cut)]) == 0
+    shown = capsys.readouterr().out
+    assert "part 2 of 3: layers 1, 2, taps 1, 0.3 MiB" in shown
+    assert "drafter/drafter-2.mlpackage" in shown
 
 
 def answered(path: Path, both: Models, fault: Callable[[Any], None] = lambda chain: None) -> float:
