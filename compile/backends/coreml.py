@@ -121,7 +121,7 @@ def prepare(models: Models, options: BuildOptions, progress: Progress, owners: C
         for role in wanted:
             progress("tracing and lowering", traced, count)
             graphs.append(role.trace(models))
-            _check_experts(graphs[-1])
+            _check_experts(graphs[-1], role)
             traced += 1
         packages += _packages(owner, wanted, graphs, () if in_state else starts_of(owner, graphs, compressions[owner]))
     return _Prepared(models, options.deployment["deployment_target"], tuple(packages), compressions)
@@ -142,9 +142,10 @@ def _record(role: Role, file: str) -> GraphRecord:
     return graph_record(role.signature, file, role.rows, role.function, part=part)
 
 
-def _check_experts(graph: Graph) -> None:
+def _check_experts(graph: Graph, role: Role) -> None:
     """Raises `IncompatibleError` for stacked weights: the converter turns them around, and compression knows no block or channel of them."""
     if any(".experts." in ref.tensor for ref in graph.weights.values()):
+        lower(graph, role)  # what has no form in any of Apple's graphs is said first
         raise IncompatibleError("mixtures of experts have no Core ML form here", fix="build with --backend coreai, or for another kind of machine")
 
 
