@@ -17,20 +17,26 @@ from dflash_compile.compile.mil.evaluate import Evaluator
 CONTEXT, BLOCK = 96, 4
 
 
+DEEP = "deep-"
+"""before the name of a family: a pair with layers enough to be cut"""
+DEEP_LAYERS, DEEP_TAPS = 4, (1, 0)
+
+
 def write_pair(folder: Path, family: str) -> tuple[Path, Path]:
-    """A target of two layers and a drafter of one."""
-    target = models.write_target(folder / "target", family, num_hidden_layers=2)
-    return target, models.write_drafter(folder / "drafter", target, layers=1, block=BLOCK, taps=(0,))
+    """A target of two layers and a drafter of one, or of `DEEP_LAYERS` and two."""
+    deep = family.startswith(DEEP)
+    target = models.write_target(folder / "target", family.removeprefix(DEEP), num_hidden_layers=DEEP_LAYERS if deep else 2)
+    return target, models.write_drafter(folder / "drafter", target, layers=2 if deep else 1, block=BLOCK, taps=DEEP_TAPS if deep else (0,))
 
 
-def built(place: Path, family: str, backend: str, precision: str, policy: str | None) -> Path:
+def built(place: Path, family: str, backend: str, precision: str, policy: str | None, limit: str | None) -> Path:
     """The bundle `place` of `write_pair`'s pair beside it, which is written where it is missing. Heads are split, as large ones are."""
-    from dflash_compile.compile.coreml import ops
+    from dflash_compile.compile.coreml import chunks, ops
 
     pair = (place.parent / "target", place.parent / "drafter")
     if not pair[0].is_dir():
         write_pair(place.parent, family)
-    with patch.object(ops, "WIDEST", 128):
+    with patch.object(ops, "WIDEST", 128), patch.object(chunks, "LIMIT_BYTES", int(limit or chunks.LIMIT_BYTES)):
         return build(*pair, place, BuildOptions(backend=backend, precision=precision, cache_policy=policy, context=CONTEXT))
 
 
@@ -67,12 +73,15 @@ class Library:
         shutil.copytree(package, place)
 
 
-def bundle_once(root: Path, family: str, backend: str, precision: str, policy: str | None = None) -> Path:
-    """`built`, once for everybody who has the folder `root`: test processes that run side by side wait for the one that builds."""
+def bundle_once(root: Path, family: str, backend: str, precision: str, policy: str | None = None, limit: str | None = None) -> Path:
+    """`built`, with packages of at most `limit` bytes, once for everybody who has the folder `root`.
+
+    Test processes that run side by side wait for the one that builds.
+    """
     from filelock import FileLock
 
     folder = root / family
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(root / f"{family}.lock"):
-        done = folder / "-".join(filter(None, (backend, precision, policy)))
-        return done if done.is_dir() else built(done, family, backend, precision, policy)
+        done = folder / "-".join(filter(None, (backend, precision, policy, limit)))
+        return done if done.is_dir() else built(done, family, backend, precision, policy, limit)

@@ -25,6 +25,7 @@ for _name, _handler in (("SIGINT", signal.default_int_handler), ("SIGHUP", lambd
 def apple_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """`apple_bundle("llama", "coreml", "fp16")`, with "ane-io" behind it or not → a tiny bundle, which no test may change.
 
+    "deep-llama" is a pair of more layers, and a number behind "ane-io" the most bytes of a package, which it is cut into then.
     Every process of one test run has the same.
     """
     base = tmp_path_factory.getbasetemp()

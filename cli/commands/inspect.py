@@ -71,6 +71,7 @@ def _bundle_rows(manifest: Manifest) -> dict[str, Any]:
             "runs on": _platform(manifest),
             "files": f"{len(manifest.files)}, {sum(manifest.sizes.values()) / 2**20:.1f} MiB",
         }
+        | _parts(manifest)
         | _plans(manifest)
         | {measured.name: f"{measured.value:g} {measured.unit} ({measured.how})" for measured in manifest.measured}
     )
@@ -81,6 +82,20 @@ def _platform(manifest: Manifest) -> str:
     versions = requires.minimum if requires.maximum == requires.minimum else f"{requires.minimum} or later"
     kinds = sorted({graph.arch for model in (manifest.target, manifest.drafter) for graph in model.graphs if graph.arch})
     return f"{requires.backend}: {requires.package} {versions}, checked with {requires.built_with}" + (f", on {', '.join(kinds)}" if kinds else "")
+
+
+def _parts(manifest: Manifest) -> dict[str, str]:
+    """The engines of models that are cut by layers, a row each, in the order in which they run."""
+    from dflash_compile.runtime.bundle.parts import engines
+
+    rows: dict[str, str] = {}
+    for model in (manifest.target, manifest.drafter):
+        for graph in (engine.graphs[0] for engine in engines(model)):
+            if graph.part is not None:
+                size = sum(size for name, size in manifest.sizes.items() if name.startswith(f"{graph.file}/"))
+                taps = f", taps {_words(graph.part.taps)}" if graph.part.taps else ""
+                rows[graph.file] = f"part {graph.part.number + 1} of {graph.part.count}: layers {_words(graph.part.layers)}{taps}, {size / 2**20:.1f} MiB"
+    return rows
 
 
 def _plans(manifest: Manifest) -> dict[str, str]:

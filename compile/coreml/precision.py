@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from dflash_compile.export.graph import WeightRef
+from dflash_compile.export.skeleton import EMBEDDING, HEAD
+
 _SMALLEST = 2048
 """a weight of fewer numbers, a norm say, stays as it is"""
 _GROUP = 16
@@ -29,10 +32,19 @@ class Compression:
     name: str
     bits: float
     """of a number, tables and scales included"""
+    heads: float
+    """the same of output head and embedding"""
     error: float
     """most of a matrix's norm that it may lose"""
     compress: Callable[[Any, Kept], Any] | None
     """takes an MLModel and what to treat otherwise, returns an MLModel; None keeps float16"""
+
+    def bytes_of(self, ref: WeightRef, count: int) -> float:
+        """What the weight `ref` of `count` numbers takes in a package."""
+        if ref.exact:
+            return 4 * count
+        bits = 16 if count < _SMALLEST else self.heads if ref.tensor in (HEAD, EMBEDDING) else self.bits
+        return bits / 8 * count
 
 
 def _int8(model: Any, kept: Kept) -> Any:
@@ -73,11 +85,11 @@ def _palette(bits: int) -> Callable[[Any, Kept], Any]:
 _COMPRESSIONS = {
     item.name: item
     for item in (
-        Compression("fp16", 16, 0.002, None),
-        Compression("int8", 8, 0.03, _int8),
-        Compression("int4", 4.5, 0.25, _int4),
-        Compression("palette6", 6.2, 0.15, _palette(6)),
-        Compression("palette4", 4.1, 0.5, _palette(4)),
+        Compression("fp16", 16, 16, 0.002, None),
+        Compression("int8", 8, 8, 0.03, _int8),
+        Compression("int4", 4.5, 8, 0.25, _int4),
+        Compression("palette6", 6.2, 6.2, 0.15, _palette(6)),
+        Compression("palette4", 4.1, 4.1, 0.5, _palette(4)),
     )
 }
 NAMES = tuple(_COMPRESSIONS)

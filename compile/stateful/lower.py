@@ -98,24 +98,23 @@ class _Module(nn.Module):
     def forward(self, **ports: torch.Tensor) -> tuple[torch.Tensor, ...]:
         position = ports["position"]
         cache = Cache(getattr(self, CACHE), position) if self.role.cache.in_state else HostCache(ports[CACHE], position)
-        given = {**ports, **self.role.given(ports)}
-        entries = iter(range(len(self.graph.signature.caches) * 2))
-        user = iter([given.get(port.name) for port in self.graph.signature.inputs])
-        values = []
-        for spec in self.specs:
-            if spec.kind == InputKind.USER_INPUT:
-                value = next(user)
-                values.append(_Entry(next(entries)) if value is None else _widened(value))
-            else:
-                values.append(getattr(self, spec.arg.name))
+        user = iter([self._given(port.name, ports) for port in self.graph.signature.inputs])
+        values = [next(user) if spec.kind == InputKind.USER_INPUT else getattr(self, spec.arg.name) for spec in self.specs]
         outputs = _Rewriter(self.graph.program.graph_module, cache, position).run(*values)
         named = dict(zip((port.name for port in self.graph.signature.outputs), outputs, strict=True))
-        taken = self.role.taken(named, ports)
+        taken = [self.role.taken(port.name, named, ports) for port in self.role.results]
         if isinstance(cache, HostCache):
-            taken = (*taken, cache.rows()) if self.role.commits else taken
+            taken += [cache.rows()] if self.role.commits else []
         else:
             getattr(self, CACHE).copy_(cache.packed)
         return tuple(_narrowed(value, port) for value, port in zip(taken, self.role.returned, strict=True))
+
+    def _given(self, name: str, ports: Mapping[str, torch.Tensor]) -> Any:
+        """What the semantic graph's input `name` is."""
+        entries = [taken for taken, _ in self.graph.signature.caches]
+        if name in entries:
+            return _Entry(entries.index(name))
+        return _widened(ports[name] if name in ports else self.role.given(name, ports))
 
 
 def _widened(value: torch.Tensor) -> torch.Tensor:

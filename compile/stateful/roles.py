@@ -23,7 +23,7 @@ PREFILL_ROWS = 64
 """a wider prefill call costs no less per token on the machines that were measured"""
 _ALIGNMENT = 32
 """of the cache length: the Neural Engine wants it, others do not mind"""
-_Tensors = Mapping[str, torch.Tensor]
+Tensors = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Role(ABC):
     @property
     def inputs(self) -> tuple[Port, ...]:
         """Everything the host hands in, and the cache."""
-        return (*self._own_inputs(), Port("position", "int32", (1,)), Port(CACHE, self.dtype, self.cache.sizes))
+        return (*self.own_inputs(), Port("position", "int32", (1,)), Port(CACHE, self.dtype, self.cache.sizes))
 
     @property
     def signature(self) -> Signature:
@@ -73,12 +73,12 @@ class Role(ABC):
         """The semantic graph behind this role."""
 
     @abstractmethod
-    def given(self, ports: _Tensors) -> _Tensors:
-        """Inputs of the semantic graph that are no ports of the engine."""
+    def given(self, name: str, ports: Tensors) -> torch.Tensor:
+        """The semantic graph's input `name`, which is no port of the engine and no cache."""
 
     @abstractmethod
-    def taken(self, outputs: _Tensors, ports: _Tensors) -> tuple[torch.Tensor, ...]:
-        """The values of `results`, from the semantic graph's outputs and the engine's inputs."""
+    def taken(self, name: str, outputs: Tensors, ports: Tensors) -> torch.Tensor:
+        """The value of the result `name`, from the semantic graph's outputs and the engine's inputs."""
 
     @property
     @abstractmethod
@@ -86,7 +86,8 @@ class Role(ABC):
         """Everything that comes out, less the cache."""
 
     @abstractmethod
-    def _own_inputs(self) -> tuple[Port, ...]: ...
+    def own_inputs(self) -> tuple[Port, ...]:
+        """What the host hands in, less the position and the cache."""
 
 
 @dataclass(frozen=True)
@@ -94,18 +95,20 @@ class TargetRole(Role):
     """prefill, verify or decode. `valid` rows of a prefill are real; the choice is that after the last of them."""
 
     taps_width: int
+    taps: tuple[int, ...] = ()
+    """layers, in list order"""
 
     @property
     def _prefill(self) -> bool:
         return self.name == "prefill"
 
     def trace(self, models: Models) -> Graph:
-        return trace_target(models.target, models.pairing.drafter.taps, models.context, self.rows, 1 if self._prefill else None)
+        return trace_target(models.target, self.taps, models.context, self.rows, 1 if self._prefill else None)
 
-    def given(self, ports: _Tensors) -> _Tensors:
-        return {"pick": ports["valid"] - 1 if self._prefill else torch.arange(self.rows, dtype=torch.int32)}
+    def given(self, name: str, ports: Tensors) -> torch.Tensor:
+        return ports["valid"] - 1 if self._prefill else torch.arange(self.rows, dtype=torch.int32)
 
-    def _own_inputs(self) -> tuple[Port, ...]:
+    def own_inputs(self) -> tuple[Port, ...]:
         tokens = Port("tokens", "int32", (1, self.rows))
         return (tokens, Port("valid", "int32", (1,))) if self._prefill else (tokens,)
 
@@ -113,8 +116,8 @@ class TargetRole(Role):
     def results(self) -> tuple[Port, ...]:
         return Port("choices", "int32", (1, 1 if self._prefill else self.rows)), Port("taps", self.dtype, (1, self.rows, self.taps_width))
 
-    def taken(self, outputs: _Tensors, ports: _Tensors) -> tuple[torch.Tensor, ...]:
-        return outputs["logits"].argmax(-1), outputs["taps"]
+    def taken(self, name: str, outputs: Tensors, ports: Tensors) -> torch.Tensor:
+        return outputs["logits"].argmax(-1) if name == "choices" else outputs[name]
 
 
 @dataclass(frozen=True)
@@ -126,18 +129,18 @@ class InjectRole(Role):
     def trace(self, models: Models) -> Graph:
         return trace_inject(models.drafter, models.target.spec, models.context, self.rows)
 
-    def given(self, ports: _Tensors) -> _Tensors:
-        return {}
+    def given(self, name: str, ports: Tensors) -> torch.Tensor:
+        raise KeyError(name)
 
-    def _own_inputs(self) -> tuple[Port, ...]:
+    def own_inputs(self) -> tuple[Port, ...]:
         return (Port("taps", self.dtype, (1, self.rows, self.taps_width)),)
 
     @property
     def results(self) -> tuple[Port, ...]:
         return (Port("end", "int32", (1,)),)
 
-    def taken(self, outputs: _Tensors, ports: _Tensors) -> tuple[torch.Tensor, ...]:
-        return (ports["position"] + self.rows,)
+    def taken(self, name: str, outputs: Tensors, ports: Tensors) -> torch.Tensor:
+        return ports["position"] + self.rows
 
 
 @dataclass(frozen=True)
@@ -151,18 +154,18 @@ class DraftRole(Role):
     def trace(self, models: Models) -> Graph:
         return trace_draft(models.drafter, models.target.spec, models.context, self.rows)
 
-    def given(self, ports: _Tensors) -> _Tensors:
-        return {}
+    def given(self, name: str, ports: Tensors) -> torch.Tensor:
+        raise KeyError(name)
 
-    def _own_inputs(self) -> tuple[Port, ...]:
+    def own_inputs(self) -> tuple[Port, ...]:
         return (Port("block", "int32", (1, self.rows)),)
 
     @property
     def results(self) -> tuple[Port, ...]:
         return (Port("proposals", "int32", (1, self.rows - 1)),)
 
-    def taken(self, outputs: _Tensors, ports: _Tensors) -> tuple[torch.Tensor, ...]:
-        return (outputs["logits"].argmax(-1),)
+    def taken(self, name: str, outputs: Tensors, ports: Tensors) -> torch.Tensor:
+        return outputs["logits"].argmax(-1)
 
 
 def sizes(port: Port) -> tuple[int, ...]:
@@ -187,10 +190,11 @@ def roles_of(models: Models, owner: Owner, dtype: Dtype, in_state: bool = True) 
     length = -(-(models.context + prefill) // _ALIGNMENT) * _ALIGNMENT
     spec = models.target.spec if owner == "target" else models.drafter.spec
     cache = CacheShape(2 * spec.layers, spec.kv_heads, length, spec.head_dim, in_state)
-    width = len(models.drafter.spec.taps) * models.target.spec.hidden
+    taps = tuple(models.drafter.spec.taps)
+    width = len(taps) * models.target.spec.hidden
     widths = widths_of(models.block)
     if owner == "target":
         calls = [("prefill", prefill), *(("verify", rows) for rows in widths), ("decode", 1)]
-        return tuple(TargetRole(name, owner, rows, cache, dtype, width) for name, rows in calls)
+        return tuple(TargetRole(name, owner, rows, cache, dtype, width, taps) for name, rows in calls)
     injects = tuple(InjectRole("inject", owner, rows, cache, dtype, width) for rows in sorted({prefill, models.block}, reverse=True))
     return (*injects, *(DraftRole("draft", owner, rows, cache, dtype) for rows in widths))

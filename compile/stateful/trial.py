@@ -45,13 +45,14 @@ def trial_of(stateful: Stateful) -> Trial:
 
 def _feeds(stateful: Stateful, position: int, random: np.random.Generator) -> dict[str, Array]:
     tables = [len(value) for name, value in stateful.program.state_dict.items() if name.endswith(("embed_tokens_weight", "p_embedding"))]
+    least = min(tables, default=2)  # a part without the embedding: every table that tokens are looked up in has their first two
     feeds: dict[str, Array] = {"position": np.array([position], np.int32)}
     for port in stateful.role.inputs:
         if port.name == "valid":
             feeds[port.name] = np.array([max(stateful.role.rows // 2, 1)], np.int32)
         elif port.name not in (CACHE, "position"):
             ids = port.dtype == "int32"
-            feeds[port.name] = random.integers(0, min(tables), sizes(port)).astype(np.int32) if ids else random.standard_normal(sizes(port)).astype(port.dtype)
+            feeds[port.name] = random.integers(0, least, sizes(port)).astype(np.int32) if ids else random.standard_normal(sizes(port)).astype(port.dtype)
     return feeds
 
 

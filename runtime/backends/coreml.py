@@ -1,4 +1,4 @@
-"""Engines on Core ML: one multifunction package for the target and one for the drafter. Runs on a Mac only.
+"""Engines on Core ML: multifunction packages, one or several for the target and for the drafter. Runs on a Mac only.
 
 Their caches are states of theirs, or, for the Neural Engine, arrays of the host's (`_host_cache.py`).
 
@@ -10,16 +10,19 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from ..bundle.manifest import Manifest, ModelRecord
+from ..bundle.parts import engines
 from ..bundle.read import Bundle
 from ..engines import Engines
 from ..errors import BundleError, IncompatibleError, UsageError
 from . import EngineOptions, Installed, refuse_loop
+from ._chain import Chain, whole
 from ._host_cache import HostCache, host_ports
 from ._memory import check_fits
 from ._static import Array, Functions, StaticDrafter, StaticTarget, engine_file, state_ports
@@ -54,12 +57,20 @@ def open_engines(bundle: Bundle, options: EngineOptions) -> Engines:
     units = _UNITS.get(str(manifest.config.get("cache_policy", "gpu-state")))
     if units is None:
         raise IncompatibleError("the bundle's cache policy is one this version does not know", fix="run `pip install --upgrade dflash-compile`")
-    opened: list[Functions] = []
-    for model in (manifest.target, manifest.drafter):
-        package = bundle.file(engine_file(model))
-        loaded = _Model(library, _compiled(library, package, _digest(manifest, model)), model, units)
-        opened.append(loaded if state_ports(model) else HostCache(model, loaded))
-    return Engines(StaticTarget(manifest, opened[0]), StaticDrafter(bundle, opened[1]))
+    target = Chain(manifest.target, _packages(library, bundle, manifest.target, units), manifest.pairing.taps)
+    drafter = Chain(manifest.drafter, _packages(library, bundle, manifest.drafter, units), ())
+    seen = whole(manifest)
+    return Engines(StaticTarget(seen, target), StaticDrafter(replace(bundle, manifest=seen), drafter))
+
+
+def _packages(library: Any, bundle: Bundle, model: ModelRecord, units: str) -> dict[str, Functions]:
+    """The packages of `model` by file, each with its own cache, whoever keeps that."""
+    opened: dict[str, Functions] = {}
+    for record in engines(model):
+        file = engine_file(record)
+        loaded = _Model(library, _compiled(library, bundle.file(file), _digest(bundle.manifest, file)), record, units)
+        opened[file] = loaded if state_ports(record) else HostCache(record, loaded)
+    return opened
 
 
 class _Model:
@@ -114,18 +125,18 @@ def _compiled(library: Any, package: Path, digest: str) -> Path:
     return place
 
 
-def _digest(manifest: Manifest, model: ModelRecord) -> str:
-    """What the manifest says of every file of the package, in 16 characters."""
+def _digest(manifest: Manifest, package: str) -> str:
+    """What the manifest says of every file of `package`, in 16 characters."""
     import hashlib
 
-    prefix = f"{engine_file(model)}/"
+    prefix = f"{package}/"
     parts = [f"{name} {digest}" for name, digest in sorted(manifest.files.items()) if name.startswith(prefix)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
 def _state_bytes(manifest: Manifest) -> int:
     total = 0
-    for model in (manifest.target, manifest.drafter):
+    for model in (*engines(manifest.target), *engines(manifest.drafter)):
         for shape, dtype in (state_ports(model) or host_ports(model)).values():
             count = 4 if dtype == "float32" else 2
             for size in shape:

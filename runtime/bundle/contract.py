@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ..errors import BundleError
 from .manifest import GraphRecord, Manifest
+from .parts import part_faults
 
 
 def check_contract(manifest: Manifest) -> None:
@@ -31,9 +32,7 @@ def _faults(manifest: Manifest) -> Iterator[str]:
         if not 0 <= token < manifest.target.vocab:
             yield f"text.eos_ids holds {token}, outside the vocabulary of {manifest.target.vocab}"
     for name, model in (("target", manifest.target), ("drafter", manifest.drafter)):
-        calls = [(graph.role, graph.rows, graph.arch) for graph in model.graphs]
-        if len(set(calls)) != len(calls):
-            yield f"{name}.graphs lists a role twice at one width for one architecture"
+        yield from (f"{name}.graphs: {fault}" for fault in part_faults(model, manifest.pairing.taps))
         for graph in model.graphs:
             yield from (f"{name}.graphs: {graph.role} {fault}" for fault in _graph_faults(graph, _head_rows(manifest, graph)))
             yield from (f"{name}.graphs: {graph.role} {fault}" for fault in _embeds_faults(graph, model.hidden))

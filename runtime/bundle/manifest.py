@@ -44,6 +44,19 @@ class PlanRecord(_Record, frozen=True, kw_only=True):
     """into a CUDA graph"""
 
 
+class PartRecord(_Record, frozen=True, kw_only=True):
+    """Which of several engines this is, where a model is cut by layers. They run one after the other: outputs of one are inputs of later ones, by name."""
+
+    number: int
+    """the first is 0"""
+    count: int
+    """of them all"""
+    layers: list[int]
+    """0-based, whose K and V its cache holds, in order"""
+    taps: list[int]
+    """tapped layers whose output it gives, each at a port of its own"""
+
+
 class GraphRecord(_Record, frozen=True, kw_only=True):
     """One engine file and how to call it."""
 
@@ -68,6 +81,8 @@ class GraphRecord(_Record, frozen=True, kw_only=True):
     profile: int | None = None
     """which of the engine's widths this is, where it was compiled for several; None where it has one"""
     plan: PlanRecord | None = None
+    part: PartRecord | None = None
+    """None where one engine holds all layers"""
 
 
 class ModelRecord(_Record, frozen=True, kw_only=True):

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 
-from dflash_compile.compile.backends import coreml
 from dflash_compile.compile.build import BuildOptions, build
 from dflash_compile.compile.coreml import convert as conversion
 from dflash_compile.compile.coreml.check import check_function, check_package, run_once
@@ -31,7 +30,7 @@ from dflash_compile.compile.stateful.roles import Role, roles_of, widths_of
 from dflash_compile.export import open_drafter, open_target
 from dflash_compile.export.graph import Owner
 from dflash_compile.runtime.bundle.read import read_manifest
-from dflash_compile.runtime.errors import BuildError, IncompatibleError, UsageError
+from dflash_compile.runtime.errors import BuildError, UsageError
 
 BLOCK, CONTEXT, FP16 = 4, 96, compression_of("fp16")
 
@@ -140,13 +139,6 @@ def test_a_cache_that_the_host_keeps_is_an_input_and_products_are_convolutions(a
             assert not {"linear", "read_state", "coreml_update_state"} & set(kinds)
             layers = 7 * 2 + 3 if graph_.role in ("prefill", "verify", "decode") else 1 + 2 if graph_.role == "inject" else 7 + 3
             assert kinds.count("conv") == layers, f"{graph_.role}: projections, and a head of three parts"
-
-
-def test_a_package_that_the_neural_engine_would_not_take_is_refused_first(llama: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coreml, "_NEURAL_ENGINE_BYTES", 10**4)
-    options = BuildOptions(backend="coreml", precision="palette4", cache_policy="ane-io", context=CONTEXT)
-    with pytest.raises(IncompatibleError, match=r"the drafter's package would have .* GB"):
-        coreml.prepare(llama, options, lambda *_: None, ("drafter",))
 
 
 def test_a_mask_that_shows_rejected_rows_is_found_by_running(apple_bundle: Callable[..., Path], llama: Models, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,9 +49,15 @@ def hosted(apple_bundle: Bundle) -> Path:
     return apple_bundle("llama", "coreml", "fp16", "ane-io")
 
 
-@pytest.fixture(scope="module", params=["coreml", "hosted"])
+@pytest.fixture(scope="module")
+def cut(apple_bundle: Bundle) -> Path:
+    """A deeper pair, its target in three packages and its drafter in two."""
+    return apple_bundle("deep-llama", "coreml", "fp16", "ane-io", "160000")
+
+
+@pytest.fixture(scope="module", params=["coreml", "hosted", "cut"])
 def either(request: pytest.FixtureRequest) -> Path:
-    """A Core ML bundle of each cache policy."""
+    """A Core ML bundle of each cache policy, and one that is cut into several packages."""
     found: Path = request.getfixturevalue(request.param)
     return found
 
@@ -115,7 +121,8 @@ def test_the_python_form_runs_core_ml_packages(either: Path, tmp_path: Path, mon
             assert answer(generator, prompt, 12) == wanted
             assert generator.cycles == session.statistics.cycles
     made.load(either)
-    assert len(library.compiled) == 2  # kept, and found again
+    packages = {graph.file for model in (read_manifest(either).target, read_manifest(either).drafter) for graph in model.graphs}
+    assert len(library.compiled) == len(packages)  # kept, and found again
 
     def scripted(graph: Any, numbers: dict[str, list[int]]) -> Any:
         """The answer itself, but for every third token."""

@@ -12,15 +12,21 @@ import pytest
 
 from dflash_compile.compile.embed.source import source_of
 from dflash_compile.compile.mil.evaluate import Evaluator
+from dflash_compile.runtime.bundle.parts import calls
 from dflash_compile.runtime.bundle.read import read_manifest
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module", params=["gpu-state", "ane-io"])
+@pytest.fixture(scope="module", params=["gpu-state", "ane-io", "cut"])
 def either(request: pytest.FixtureRequest, apple_bundle: Callable[..., Path]) -> Path:
-    """A Core ML bundle of each cache policy."""
-    return apple_bundle("llama", "coreml", "fp16", *(["ane-io"] if request.param == "ane-io" else []))
+    """A Core ML bundle of each cache policy, and one that is cut into several packages."""
+    kinds = {
+        "gpu-state": ("llama", "coreml", "fp16"),
+        "ane-io": ("llama", "coreml", "fp16", "ane-io"),
+        "cut": ("deep-llama", "coreml", "fp16", "ane-io", "160000"),
+    }
+    return apple_bundle(*kinds[request.param])
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +65,7 @@ def check_decodes(value: Any, kind: str, known: dict[str, dict[str, tuple[str, s
 
 def test_swift_decodes_only_keys_that_a_manifest_has(either: Path, swift: dict[str, str]) -> None:
     known = structures(swift["Sources/DFlash/Manifest.swift"])
-    assert {"Manifest", "ModelRecord", "Graph", "Port", "Pairing", "DraftVocabulary", "Configuration"} <= known.keys()
+    assert {"Manifest", "ModelRecord", "Part", "Place", "Port", "Pairing", "DraftVocabulary", "Configuration"} <= known.keys()
     document = json.loads((either / "manifest.json").read_text())
     check_decodes(document, "Manifest", known, "manifest")
     check_decodes({"size": 5, "file": "x"}, "DraftVocabulary", known, "draft_vocabulary")
@@ -78,22 +84,31 @@ def test_swift_names_only_what_the_packages_have(either: Path, swift: dict[str, 
     given = {name: set(re.findall(r'"(\w+)": ', body)) for name, body in bodies.items()}
     read = {name: set(re.findall(r'integers\("(\w+)"\)', body)) for name, body in bodies.items()}
     given["inject"] = set(re.findall(r'^            "(\w+)": MLFeatureValue', swift["Sources/DFlash/Model.swift"], re.MULTILINE))
-    halves = set(re.findall(r'halves\("(\w+)"\)', swift["Sources/DFlash/Model.swift"]))
-    asked = set(re.findall(r'\$0\.name == "(\w+)"', swift["Sources/DFlash/Model.swift"]))
-    assert halves == {"taps"} | asked
-    assert asked == ({"rows"} if hosted else set())
-    assert hosted == ('features["cache"] =' in swift["Sources/DFlash/Model.swift"])
+    model_file = swift["Sources/DFlash/Model.swift"]
+    asked = set(re.findall(r'\$0\.name == "(\w+)"', model_file))
+    assert asked == ({"cache", "rows"} if hosted else set())
+    assert hosted == ('features["cache"] =' in model_file)
+    assert set(re.findall(r'halves\(found\["(\w+)"\]', model_file)) == asked - {"cache"}
+    taps = re.search(r'pairing\.taps\.map \{ "(\w+)\\\(\$0\)" \} : \["(\w+)"\]', swift["Sources/DFlash/Manifest.swift"])
+    assert taps is not None
     callers = {"prefill": "prefill", "verify": "cycle", "decode": "cycle", "inject": "inject", "draft": "draft"}
     assert set(re.findall(r'graphs\("(\w+)"\)', loop)) == callers.keys()
+    files = {graph.file for model in (manifest.target, manifest.drafter) for graph in model.graphs}
+    packages = {file: Evaluator(either / file).saved.functions for file in files}
     for model in (manifest.target, manifest.drafter):
-        functions = Evaluator(either / model.graphs[0].file).saved.functions
-        for graph in model.graphs:
-            function, caller = functions[graph.function], callers[graph.role]
-            assert given[caller] | {"cache"} == set(function.inputs), graph.role
-            assert read.get(caller, set()) <= {output.name for output in function.outputs}, graph.role
+        for parts in calls(model):
+            caller, made, taken = callers[parts[0].role], set(), set()
+            for graph in parts:
+                function = packages[graph.file][graph.function]
+                outputs = {output.name for output in function.outputs}
+                taken |= set(function.inputs) - made
+                made |= outputs
+                assert ("rows" in outputs) == (hosted and graph.role != "draft")
+            assert given[caller] | {"cache"} == taken, parts[0].role
+            assert read.get(caller, set()) <= made, parts[0].role
             if model is manifest.target:
-                assert halves <= {output.name for output in function.outputs}
-            assert ("rows" in {output.name for output in function.outputs}) == (hosted and graph.role != "draft")
+                listed = [f"{taps[1]}{tap}" for tap in manifest.pairing.taps] if len(parts) > 1 else [taps[2]]
+                assert set(listed) <= made
 
 
 def test_both_languages_have_the_same_loop(swift: dict[str, str], either: Path) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 import models
 import pytest
 
+from dflash_compile.compile.backends import coreml
 from dflash_compile.compile.build import BuildOptions, build
 from dflash_compile.runtime import load
+from dflash_compile.runtime.bundle.read import read_manifest
 from dflash_compile.runtime.errors import IncompatibleError
 
 CONTEXT, BLOCK, TOKENS = 96, 4, 30
@@ -18,6 +20,14 @@ PROMPTS = [[5], list(range(10, 60))]
 EXPERTS: dict[str, dict[str, Any]] = {
     "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
     "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "muse_spark": {
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "moe_hidden_size": 32,
+        "mlp_layer_types": ["sparse", "dense"],
+        "sliding_window": 7,
+    },
 }
 
 
@@ -65,9 +75,25 @@ def test_core_ml_packages_compute_what_was_traced(family: str, policy: str, tmp_
     assert not any("too large" in note for note in notes)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp16", "int4", "palette6"])
+@pytest.mark.parametrize("family", KINDS)
+def test_core_ml_targets_in_two_packages_compute_what_was_traced(family: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the test before; a tied embedding is in both packages then."""
+    monkeypatch.setattr(coreml, "starts_of", lambda owner, *_: (1,) if owner == "target" else ())
+    options = BuildOptions(backend="coreml", cache_policy="ane-io", precision=precision, context=CONTEXT)
+    bundle = build(*write_pair(tmp_path, family), tmp_path / "bundle", options)
+    assert {graph.file for graph in read_manifest(bundle).target.graphs} == {"target/target-1.mlpackage", "target/target-2.mlpackage"}
+
+
 @pytest.mark.parametrize(
     ("family", "backend", "says"),
-    [("gpt_oss", "coreml", "attention sinks"), ("gpt_oss", "coreai", "attention sinks"), ("qwen3_moe", "coreml", "mixtures of experts")],
+    [
+        ("gpt_oss", "coreml", "attention sinks"),
+        ("gpt_oss", "coreai", "attention sinks"),
+        ("qwen3_moe", "coreml", "mixtures of experts"),
+        ("muse_spark", "coreml", "mixtures of experts"),
+    ],
 )
 def test_what_has_no_form_there_is_refused_before_anything_is_written(family: str, backend: str, says: str, tmp_path: Path) -> None:
     pair = write_pair(tmp_path, family)

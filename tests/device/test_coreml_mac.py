@@ -20,8 +20,10 @@ from dflash_compile.compile.build import BuildOptions, build
 from dflash_compile.compile.mil.evaluate import Evaluator
 from dflash_compile.runtime import load
 from dflash_compile.runtime.backends import EngineOptions, coreml
+from dflash_compile.runtime.backends._chain import Chain, whole
 from dflash_compile.runtime.backends._host_cache import HostCache
-from dflash_compile.runtime.backends._static import StaticTarget, state_ports
+from dflash_compile.runtime.backends._static import Functions, StaticTarget, engine_file, state_ports
+from dflash_compile.runtime.bundle.parts import engines
 from dflash_compile.runtime.bundle.read import open_bundle
 
 pytestmark = [pytest.mark.macos, pytest.mark.skipif(sys.platform != "darwin", reason="Core ML runs on a Mac only")]
@@ -44,17 +46,17 @@ def test_most_of_the_work_runs_where_it_was_built_for(path: Path, capsys: pytest
     from coremltools.models.compute_plan import MLComputePlan
 
     bundle = open_bundle(path)
-    engine = bundle.manifest.target.graphs[0].file
-    compiled = coreml._compiled(ct, bundle.file(engine), coreml._digest(bundle.manifest, bundle.manifest.target))
     policy = str(bundle.manifest.config["cache_policy"])
-    plan = MLComputePlan.load_from_path(str(compiled), compute_units=getattr(ct.ComputeUnit, coreml._UNITS[policy]))
     wanted = {"gpu-state": "MLGPUComputeDevice", "ane-io": "MLNeuralEngineComputeDevice"}[policy]
-    for name, function in plan.model_structure.program.functions.items():
-        devices = Counter(_device(plan, operation) for operation in function.block.operations)
-        devices.pop("nowhere", None)  # constants
-        with capsys.disabled():
-            print(f"\n{path.name} {name}: {dict(devices)}")
-        assert devices[wanted] > 0.9 * devices.total(), name
+    for file in (engine_file(engine) for engine in engines(bundle.manifest.target)):
+        compiled = coreml._compiled(ct, bundle.file(file), coreml._digest(bundle.manifest, file))
+        plan = MLComputePlan.load_from_path(str(compiled), compute_units=getattr(ct.ComputeUnit, coreml._UNITS[policy]))
+        for name, function in plan.model_structure.program.functions.items():
+            devices = Counter(_device(plan, operation) for operation in function.block.operations)
+            devices.pop("nowhere", None)  # constants
+            with capsys.disabled():
+                print(f"\n{path.name} {file} {name}: {dict(devices)}")
+            assert devices[wanted] > 0.9 * devices.total(), name
 
 
 def _device(plan: Any, operation: Any) -> str:
@@ -78,22 +80,25 @@ class Evaluated:
 
 def test_it_computes_what_the_evaluator_says(path: Path) -> None:
     bundle = open_bundle(path)
-    engines, record = coreml.open_engines(bundle, EngineOptions()), bundle.manifest.target
-    played = Evaluated(bundle.file(record.graphs[0].file))
-    reference = StaticTarget(bundle.manifest, played if state_ports(record) else HostCache(record, played))
+    opened, record = coreml.open_engines(bundle, EngineOptions()), bundle.manifest.target
+    parts: dict[str, Functions] = {}
+    for engine in engines(record):
+        played = Evaluated(bundle.file(engine_file(engine)))
+        parts[engine_file(engine)] = played if state_ports(engine) else HostCache(engine, played)
+    reference = StaticTarget(whole(bundle.manifest), Chain(record, parts, bundle.manifest.pairing.taps))
     random, vocab, position = np.random.default_rng(0), record.vocab, 0
     agreed = []
     for _ in range(12):
         tokens = [int(token) for token in random.integers(0, vocab, bundle.manifest.pairing.block)]
-        found = engines.target.verify(tokens, position)
-        taps = np.array(engines.target.taps.memory[: len(tokens)], np.float32)
+        found = opened.target.verify(tokens, position)
+        taps = np.array(opened.target.taps.memory[: len(tokens)], np.float32)
         wanted = reference.verify(tokens, position)
         right = np.array(reference.taps.memory[: len(tokens)], np.float32)
         np.testing.assert_allclose(taps, right, atol=2e-2 * np.abs(right).max())
         agreed += [choice == other for choice, other in zip(found, wanted, strict=True)]
         position += int(random.integers(1, len(tokens) + 1))
     assert np.mean(agreed) > 0.9  # the rest are ties of float16
-    engines.close()
+    opened.close()
 
 
 def test_a_row_gives_the_same_choice_alone_and_in_a_block(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,9 +61,10 @@ def test_a_cache_of_the_hosts_gives_the_same_tokens(path: Path, hosted: Path, li
 def test_a_bundle_runs_where_its_cache_policy_wants_it(path: Path, hosted: Path, library: Library) -> None:
     for bundle, units in ((path, "CPU_AND_GPU"), (hosted, "CPU_AND_NE")):
         engines = coreml.open_engines(open_bundle(bundle), EngineOptions())
-        functions: Any = engines.target._functions  # type: ignore[attr-defined]
-        loaded = getattr(functions, "_functions", functions)
-        assert {model.units for model in getattr(loaded, "_functions", loaded).values()} == {units}
+        chain: Any = engines.target._functions  # type: ignore[attr-defined]
+        (package,) = chain._engines.values()
+        loaded = package._functions if isinstance(package, HostCache) else package
+        assert {model.units for model in loaded._functions.values()} == {units}
         engines.close()
 
 
