@@ -82,7 +82,7 @@ def test_swift_names_only_what_the_packages_have(either: Path, swift: dict[str, 
     asked = set(re.findall(r'\$0\.name == "(\w+)"', swift["Sources/DFlash/Model.swift"]))
     assert halves == {"taps"} | asked
     assert asked == ({"rows"} if hosted else set())
-    assert hosted == ('features["cache"] =' in swift["Sources/DFlash/Model.swift"])
+    assert hosted == ('["cache": cache]' in swift["Sources/DFlash/Model.swift"])
     callers = {"prefill": "prefill", "verify": "cycle", "decode": "cycle", "inject": "inject", "draft": "draft"}
     assert set(re.findall(r'graphs\("(\w+)"\)', loop)) == callers.keys()
     for model in (manifest.target, manifest.drafter):
@@ -94,6 +94,18 @@ def test_swift_names_only_what_the_packages_have(either: Path, swift: dict[str, 
             if model is manifest.target:
                 assert halves <= {output.name for output in function.outputs}
             assert ("rows" in {output.name for output in function.outputs}) == (hosted and graph.role != "draft")
+
+
+def test_swift_gives_no_call_a_copy_of_the_cache(either: Path, swift: dict[str, str]) -> None:
+    """As the Python form, of which that is measured: one array over memory of its own, named where a model is made and nowhere in a call."""
+    model, hosted = swift["Sources/DFlash/Model.swift"], read_manifest(either).config["cache_policy"] == "ane-io"
+    assert model.count("MLFeatureValue(multiArray: memory.array)") == model.count("try Memory(shape)") == hosted
+    run = re.search(r"    private func run\(.*?\n    \}\n", model, re.DOTALL)
+    assert run is not None
+    assert set(re.findall(r"\bcache\.\w+", run[0])) == ({"cache.commit", "cache.hold"} if hosted else set())
+    assert not re.search(r"multiArray|shapedArray:|MLDictionaryFeatureProvider" if hosted else r"memory|cache", run[0])
+    text = swift.get("Sources/DFlash/HostCache.swift", "")
+    assert ("dataPointer: raw" in text) == ("(first + place).update(from: base + start, count: count)" in text) == hosted
 
 
 def test_both_languages_have_the_same_loop(swift: dict[str, str], either: Path) -> None:
