@@ -18,7 +18,8 @@ _LINEAR, _EMBEDDING = _ATEN.linear.default, _ATEN.embedding.default
 
 def with_weights_turned(program: ExportedProgram) -> ExportedProgram:
     """`program`, changed in place: what only products and look-ups of rows read is stored turned, and read so."""
-    graph, values = program.graph_module.graph, dict(program.state_dict)
+    graph = program.graph_module.graph
+    values = program._state_dict = dict(program.state_dict)  # of its own, and changed one by one: two copies of a model would be held otherwise
     targets = {spec.arg.name: spec.target for spec in program.graph_signature.input_specs if spec.target in values}
     for node in [node for node in graph.nodes if node.op == "placeholder" and node.name in targets]:
         if not any(user.target is _LINEAR for user in node.users) or not all(_reads(user, node) for user in node.users):
@@ -30,7 +31,6 @@ def with_weights_turned(program: ExportedProgram) -> ExportedProgram:
             with graph.inserting_before(user):
                 user.replace_all_uses_with(_REWRITES[user.target](_Calls(graph), *user.args))
             graph.erase_node(user)
-    program._state_dict = values
     program.graph_module.recompile()
     return program
 
@@ -48,14 +48,15 @@ class _Calls:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
 
-    def __call__(self, target: Callable[..., Any], *args: Any) -> Node:
-        node = self.graph.call_function(target, args)
-        node.meta["val"] = target(*(arg.meta["val"] if isinstance(arg, Node) else arg for arg in args))
+    def __call__(self, target: Callable[..., Any], *args: Any, **named: Any) -> Node:
+        node = self.graph.call_function(target, args, named)
+        node.meta["val"] = target(*(arg.meta["val"] if isinstance(arg, Node) else arg for arg in args), **named)
         return node
 
 
 def _product(call: _Calls, x: Node, weight: Node, bias: Node | None = None) -> Node:
     *before, width = x.meta["val"].shape
+    x = x if x.meta["val"].is_contiguous() else call(_ATEN.clone.default, x, memory_format=torch.contiguous_format)
     product = call(_ATEN.mm.default, call(_ATEN.view.default, x, [-1, width]), weight)
     product = call(_ATEN.view.default, product, [*before, weight.meta["val"].shape[1]])
     return product if bias is None else call(_ATEN.add.Tensor, product, bias)

@@ -15,18 +15,20 @@ from dflash_compile.compile.stateful.ops import cache_write  # noqa: F401  (regi
 
 
 class Tied(nn.Module):
-    """An embedding that is the output head too, products of two and three dimensions, one with a bias, and a weight that something else reads as well."""
+    """An embedding that is the output head too; products of two and three dimensions, with a bias and of a turned operand; a weight that more than they read."""
 
     def __init__(self) -> None:
         super().__init__()
         self.table = nn.Parameter(torch.randn(11, 6))
         self.first, self.second = nn.Linear(6, 4), nn.Linear(4, 6, bias=False)
+        self.third = nn.Linear(6, 6)
         self.shared = nn.Parameter(torch.randn(6, 6))
 
     def forward(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x = nn.functional.embedding(ids, self.table)
         x = x + self.second(self.first(x).tanh())
         x = nn.functional.linear(x, self.shared) * self.shared.sum()
+        x = self.third(x.reshape(1, 6, -1).transpose(1, 2))
         return nn.functional.linear(x, self.table), nn.functional.linear(x[0], self.table)
 
 
