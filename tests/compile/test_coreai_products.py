@@ -15,7 +15,7 @@ from dflash_compile.compile.stateful.ops import cache_write  # noqa: F401  (regi
 
 
 class Tied(nn.Module):
-    """An embedding that is the output head too; products of two and three dimensions, with a bias and of a turned operand; a weight that more than they read."""
+    """An embedding that is the output head too; products of two and three dimensions, with a bias, of a turned operand; a weight read otherwise as well."""
 
     def __init__(self) -> None:
         super().__init__()
