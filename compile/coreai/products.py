@@ -70,4 +70,4 @@ def _rows(call: _Calls, table: Node, ids: Node, *_: Any) -> Node:
     return call(_ATEN.view.default, rows, [*shape, table.meta["val"].shape[0]])
 
 
-_REWRITES = {_LINEAR: _product, _EMBEDDING: _rows}
+_REWRITES: dict[Any, Callable[..., Node]] = {_LINEAR: _product, _EMBEDDING: _rows}
