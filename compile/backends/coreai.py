@@ -78,7 +78,7 @@ def prepare(models: Models, options: BuildOptions, progress: Progress, owners: C
     """Trace and lower every role at every width. Raises `IncompatibleError` where Core AI's converter is missing."""
     if find_spec("coreai_torch") is None:
         raise IncompatibleError("Core AI's converter is not installed", fix='run: pip install "dflash-compile[coreai]"')
-    roles = {owner: roles_of(models, owner, "float32") for owner in OWNERS if owner in owners}
+    roles = {owner: roles_of(models, owner, "float32", late=True) for owner in OWNERS if owner in owners}
     graphs: dict[Owner, tuple[Stateful, ...]] = dict.fromkeys(roles, ())
     for owner, wanted in roles.items():
         for role in wanted:

@@ -20,6 +20,7 @@ from dflash_compile.runtime.errors import BuildError
 from ..stateful.bind import bound
 from ..stateful.caches import CACHE
 from ..stateful.lower import Stateful
+from .products import with_weights_turned
 
 _METADATA, _DATE = "metadata.json", "19800101T000000Z"
 
@@ -45,10 +46,11 @@ def _convert(graphs: Sequence[Stateful], sources: Mapping[Owner, TensorSource], 
     converter = TorchConverter(mode=TorchConverter.Mode.RELEASE)
     converter.register_torch_lowering("dflash::cache_write.default")(_cache_write)
     table = {**get_decomp_table(), torch.ops.dflash.rms_norm.default: _rms_norm}
+    table.pop(torch.ops.aten.linear.default, None)
     for graph in graphs:
         inputs = [port.name for port in graph.role.inputs if port.name != CACHE]
         results = [port.name for port in graph.role.results]
-        program = bound(graph, sources).run_decompositions(table)
+        program = with_weights_turned(bound(graph, sources).run_decompositions(table))
         converter.add_exported_program(program, input_names=inputs, output_names=results, state_names=[CACHE], entrypoint_name=graph.role.function)
     converter.to_coreai().save_asset(model)
 

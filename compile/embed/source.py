@@ -39,8 +39,8 @@ _SWIFT_FILES = {
 }
 _SWIFT_STATE = {"parts": "| `Sources/DFlash/Model.swift` | Core ML: functions, the state, arrays |"}
 _SWIFT_HOST = {
-    "parts": "| `Sources/DFlash/Model.swift` | Core ML: functions, the cache put in with each call, arrays |\n"
-    "| `Sources/DFlash/HostCache.swift` | the cache: K and V of the rows that were committed |"
+    "parts": "| `Sources/DFlash/Model.swift` | Core ML: functions, what each of them is given, arrays |\n"
+    "| `Sources/DFlash/HostCache.swift` | the cache: K and V of the rows that were committed, in the memory that Core ML reads |"
 }
 _SWIFT_HOST_FILES = _SWIFT_FILES | {"Sources/DFlash/HostCache.swift": "swift/HostCache.swift.jinja"}
 _PYTHON_FILES = {"dflash_generate.py": "python/generate.py.jinja", "README.md": "python/README.md.jinja"}

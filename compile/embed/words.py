@@ -59,10 +59,6 @@ class Words(Protocol):
         """Whole numbers from 0 to `stop`, without it."""
         ...
 
-    def copied(self, count: str, source: str, start: str, to: str, at: str) -> str:
-        """Puts `count` items of `source` from `start` on over those of `to` from `at` on. Both are lines of numbers; nothing else moves."""
-        ...
-
 
 _PYTHON_TYPES = {"ints": "list[int]", "halves": "Any", "emit": "Callable[[int], None]", "graphs": "list[Graph]", "graph": "Graph"}
 _SWIFT_TYPES = {
@@ -73,7 +69,7 @@ _SWIFT_TYPES = {
     "emit": "(Int) throws -> Void",
     "graphs": "[Graph]",
     "graph": "Graph",
-    "zeros": "[Float16]",
+    "nothing": "[Float16]",
 }
 _SWIFT_ACCESS = {"hidden": "private", "kept": "private(set)", "read": "public private(set)", "open": "public"}
 _SWIFT_PUBLIC = ("Generator", "generate")
@@ -126,9 +122,6 @@ class Python:
 
     def upto(self, stop: str) -> str:
         return f"range({stop})"
-
-    def copied(self, count: str, source: str, start: str, to: str, at: str) -> str:
-        return f"{to}[{at} : {at} + {count}] = {source}[{start} : {start} + {count}]"
 
 
 class Swift:
@@ -190,9 +183,6 @@ class Swift:
 
     def upto(self, stop: str) -> str:
         return f"0..<{stop}"
-
-    def copied(self, count: str, source: str, start: str, to: str, at: str) -> str:
-        return f"{to}.replaceSubrange({at}..<{at} + {count}, with: {source}[{start}..<{start} + {count}])"
 
 
 def _made_type(value: str) -> str:

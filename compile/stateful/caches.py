@@ -30,11 +30,19 @@ class CacheShape:
     head_dim: int
     in_state: bool = True
     """kept by the engine; otherwise by the host, which hands it in with every call"""
+    late: bool = False
+    """all rows of a call reach the state in one write: for engines that copy what they write to"""
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
         """As a shape."""
         return self.entries, self.kv_heads, self.length, self.head_dim
+
+    def opened(self, packed: torch.Tensor, position: torch.Tensor) -> Cache | LateCache | HostCache:
+        """The cache `packed` of these sizes in one pass, whose rows begin at `position`."""
+        if not self.in_state:
+            return HostCache(packed, position)
+        return LateCache(packed, position) if self.late else Cache(packed, position)
 
 
 @dataclass
@@ -54,7 +62,39 @@ class Cache:
 
     def columns(self, rows: int) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Positions of what `read` gives to a pass of `rows` rows, int32 [1, L], and which of them count, bool; None: all."""
-        return torch.arange(self.packed.shape[2], dtype=torch.int32)[None, :], None
+        return _all_columns(self.packed), None
+
+    def written(self) -> torch.Tensor:
+        """What the state is to be."""
+        return self.packed
+
+
+@dataclass
+class LateCache:
+    """The cache of one pass whose rows reach the state in one write, at the end: a layer attends over its own entry with its rows put in."""
+
+    packed: torch.Tensor
+    position: torch.Tensor
+    own: dict[int, torch.Tensor] = field(default_factory=dict)
+    entries: tuple[torch.Tensor, ...] = ()
+
+    def write(self, index: int, rows: torch.Tensor) -> None:
+        """As `Cache.write`."""
+        self.own |= _by_entry(index, rows.to(self.packed.dtype))
+
+    def read(self, index: int) -> torch.Tensor:
+        """As `Cache.read`, of an entry that was written."""
+        # Cut apart all at once: engines that copy slice by slice are slow at that.
+        self.entries = self.entries or self.packed.split(1)
+        return cache_write(self.entries[index], self.own[index], 0, self.position)
+
+    def columns(self, rows: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """As `Cache.columns`."""
+        return _all_columns(self.packed), None
+
+    def written(self) -> torch.Tensor:
+        """As `Cache.written`."""
+        return cache_write(self.packed, _in_order(self.own), 0, self.position)
 
 
 @dataclass
@@ -67,8 +107,7 @@ class HostCache:
 
     def write(self, index: int, rows: torch.Tensor) -> None:
         """`rows` [n, kv, S, hd] are the pass's own of the entries `index : index + n`."""
-        for number in range(rows.shape[0]):
-            self.own[index + number] = rows[number : number + 1].to(self.packed.dtype)
+        self.own |= _by_entry(index, rows.to(self.packed.dtype))
 
     def read(self, index: int) -> torch.Tensor:
         """The whole entry `index` and the pass's own rows behind it, [1, kv, L + S, hd]."""
@@ -76,16 +115,30 @@ class HostCache:
 
     def columns(self, rows: int) -> tuple[torch.Tensor, torch.Tensor | None]:
         """As `Cache.columns`: of the cache only what lies before the pass counts."""
-        cached = torch.arange(self.packed.shape[2], dtype=torch.int32)[None, :]
+        cached = _all_columns(self.packed)
         own = self.position + torch.arange(rows, dtype=torch.int32)[None, :]
         return torch.cat([cached, own], dim=1), torch.cat([cached < self.position, torch.ones(1, rows, dtype=torch.bool)], dim=1)
 
     def rows(self) -> torch.Tensor:
         """The pass's own rows of every entry, [2 * layers, kv, S, hd]."""
-        return torch.cat([self.own[index] for index in sorted(self.own)])
+        return _in_order(self.own)
 
 
-def visible(cache: Cache | HostCache, rows: int, window: int, causal: bool, anchored: bool) -> torch.Tensor:
+def _by_entry(index: int, rows: torch.Tensor) -> dict[int, torch.Tensor]:
+    """`rows` [n, kv, S, hd] of the entries `index : index + n`, [1, kv, S, hd] each."""
+    return {index + number: rows[number : number + 1] for number in range(rows.shape[0])}
+
+
+def _in_order(own: dict[int, torch.Tensor]) -> torch.Tensor:
+    """A pass's own rows of all entries, [2 * layers, kv, S, hd]."""
+    return torch.cat([own[index] for index in sorted(own)])
+
+
+def _all_columns(packed: torch.Tensor) -> torch.Tensor:
+    return torch.arange(packed.shape[2], dtype=torch.int32)[None, :]
+
+
+def visible(cache: Cache | LateCache | HostCache, rows: int, window: int, causal: bool, anchored: bool) -> torch.Tensor:
     """Which columns of `cache` each of `rows` rows may attend to, bool [rows, L]: the rule of `ops.kv_attention`."""
     column, counts = cache.columns(rows)
     row = cache.position + torch.arange(rows, dtype=torch.int32)[:, None]
@@ -97,7 +150,7 @@ def visible(cache: Cache | HostCache, rows: int, window: int, causal: bool, anch
     return seen if counts is None else torch.logical_and(seen, counts)
 
 
-def attend(cache: Cache | HostCache, q: torch.Tensor, index: int, mask: torch.Tensor, scale: float) -> torch.Tensor:
+def attend(cache: Cache | LateCache | HostCache, q: torch.Tensor, index: int, mask: torch.Tensor, scale: float) -> torch.Tensor:
     """Attention of q [1, heads, S, hd] over entries `index` (K) and `index + 1` (V) of `cache`; mask bool [S, L].
 
     Query heads that share a K head are folded into its rows, and the scale into q: so converters keep their fused attention.

@@ -22,7 +22,7 @@ from dflash_compile.export.graph import Graph, WeightRef
 from dflash_compile.export.signature import Port
 from dflash_compile.runtime.errors import IncompatibleError
 
-from .caches import CACHE, Cache, HostCache, attend, visible
+from .caches import CACHE, Cache, HostCache, LateCache, attend, visible
 from .ops import pointwise
 from .roles import Role, sizes
 
@@ -97,7 +97,7 @@ class _Module(nn.Module):
 
     def forward(self, **ports: torch.Tensor) -> tuple[torch.Tensor, ...]:
         position = ports["position"]
-        cache = Cache(getattr(self, CACHE), position) if self.role.cache.in_state else HostCache(ports[CACHE], position)
+        cache = self.role.cache.opened(getattr(self, CACHE) if self.role.cache.in_state else ports[CACHE], position)
         user = iter([self._given(port.name, ports) for port in self.graph.signature.inputs])
         values = [next(user) if spec.kind == InputKind.USER_INPUT else getattr(self, spec.arg.name) for spec in self.specs]
         outputs = _Rewriter(self.graph.program.graph_module, cache, position).run(*values)
@@ -106,7 +106,7 @@ class _Module(nn.Module):
         if isinstance(cache, HostCache):
             taken += [cache.rows()] if self.role.commits else []
         else:
-            getattr(self, CACHE).copy_(cache.packed)
+            getattr(self, CACHE).copy_(cache.written())
         return tuple(_narrowed(value, port) for value, port in zip(taken, self.role.returned, strict=True))
 
     def _given(self, name: str, ports: Mapping[str, torch.Tensor]) -> Any:
@@ -142,7 +142,7 @@ class _Entry:
 class _Rewriter(torch.fx.Interpreter):
     """Runs a semantic program with the packed forms in place of its cached and rotary operators."""
 
-    def __init__(self, module: torch.fx.GraphModule, cache: Cache | HostCache, position: torch.Tensor) -> None:
+    def __init__(self, module: torch.fx.GraphModule, cache: Cache | LateCache | HostCache, position: torch.Tensor) -> None:
         super().__init__(module)
         self.cache, self.position = cache, position
         self.masks: dict[tuple[int, int, bool, bool], torch.Tensor] = {}

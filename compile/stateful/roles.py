@@ -181,15 +181,15 @@ def widths_of(block: int) -> tuple[int, ...]:
     return tuple(widths)
 
 
-def roles_of(models: Models, owner: Owner, dtype: Dtype, in_state: bool = True) -> tuple[Role, ...]:
-    """Every graph of one model, over caches that their engines keep (`in_state`) or the host.
+def roles_of(models: Models, owner: Owner, dtype: Dtype, in_state: bool = True, late: bool = False) -> tuple[Role, ...]:
+    """Every graph of one model, over caches that their engines keep (`in_state`, and written `late` or by every layer) or the host.
 
     Caches are longer than the context, so that the padding of a last, wide call fits as well.
     """
     prefill = max(PREFILL_ROWS, models.block)
     length = -(-(models.context + prefill) // _ALIGNMENT) * _ALIGNMENT
     spec = models.target.spec if owner == "target" else models.drafter.spec
-    cache = CacheShape(2 * spec.layers, spec.kv_heads, length, spec.head_dim, in_state)
+    cache = CacheShape(2 * spec.layers, spec.kv_heads, length, spec.head_dim, in_state, late)
     taps = tuple(models.drafter.spec.taps)
     width = len(taps) * models.target.spec.hidden
     widths = widths_of(models.block)

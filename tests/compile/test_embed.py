@@ -7,14 +7,14 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from apple import BLOCK, CONTEXT, Library
+from apple import BLOCK, CONTEXT, Compiled, Library
 
 from dflash_compile.cli.main import main
 from dflash_compile.compile.embed import write
@@ -143,19 +143,52 @@ def test_the_cache_that_an_app_keeps_is_the_one_that_the_runtime_keeps(hosted: P
     port = PortRecord(name="cache", dtype="float16", shape=sizes)
     record: Any = SimpleNamespace(name="tiny", graphs=[GraphRecord(role="verify", file="f", rows=4, inputs=[port], outputs=[], caches=[])])
     theirs = HostCache(record, SimpleNamespace(call=lambda *_: dict(latest)))  # type: ignore[arg-type]
-    ours, position = module(tmp_path / "app").HostCache(sizes), 0
+    made = module(tmp_path / "app")
+    memory, position = made.Memory(sizes), 0
+    ours = made.HostCache(sizes, memory)
     for number in range(200):
         ours.commit(position)
         rows = int(random.choice([1, 2, 4, 8]))
         latest = {} if number % 5 == 0 else {"rows": random.standard_normal((4, 2, rows, 3)).astype(np.float16)}
         theirs.call("verify", {"position": np.array([position], np.int32)})
-        assert np.array_equal(ours.values.reshape(sizes), theirs.cache)
+        assert np.array_equal(memory.array, theirs.cache)
         if latest:
             ours.hold(latest["rows"].flatten(), rows, position)
         # Behind a call without rows, too: what was held before it is gone for good.
         position += int(random.integers(0, rows + 1))
         position = position if position <= 24 else int(random.integers(0, 3))
-    assert ours.values.any()
+    assert memory.array.any()
+
+
+def test_no_call_is_given_a_copy_of_the_cache(hosted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All functions of a model read one array, in the memory that was there from the first call on; what they are given is made once for each."""
+    embed(hosted, "python", tmp_path / "app")
+    made = module(tmp_path / "app")
+    calls: dict[str, list[tuple[int, int, bool]]] = {}
+
+    class Watched(Compiled):
+        def predict(self, feeds: Mapping[str, Any], state: dict[str, Any] | None = None) -> dict[str, Any]:
+            cache = feeds["cache"]
+            owner = "drafter" if "drafter" in self.path else "target"
+            calls.setdefault(f"{owner}/{self.function}", []).append((id(feeds), cache.ctypes.data, bool(cache.any())))
+            return super().predict(feeds, state)
+
+        def __init__(self, path: str, **how: Any) -> None:
+            super().__init__(path, **how)
+            self.path = Path(path).name
+
+    library = Library()
+    library.models.CompiledMLModel = Watched
+    monkeypatch.setattr(made, "coremltools", library)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    generator = made.load(hosted)
+    assert len(answer(generator, PROMPTS[2], 12)) == 12
+    assert len(calls) >= 4
+    for owner in ("target", "drafter"):
+        seen = {name: found for name, found in calls.items() if name.startswith(owner)}
+        assert len({place for found in seen.values() for _, place, _ in found}) == 1, "one array, never moved"
+        assert all(len({given for given, _, _ in found}) == 1 for found in seen.values()), "made once for a function"
+        assert any(written for found in seen.values() for *_, written in found), "rows that were committed are in it"
 
 
 def test_code_for_one_cache_policy_refuses_bundles_of_the_other(coreml: Path, hosted: Path, tmp_path: Path) -> None:

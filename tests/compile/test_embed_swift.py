@@ -87,7 +87,7 @@ def test_swift_names_only_what_the_packages_have(either: Path, swift: dict[str, 
     model_file = swift["Sources/DFlash/Model.swift"]
     asked = set(re.findall(r'\$0\.name == "(\w+)"', model_file))
     assert asked == ({"cache", "rows"} if hosted else set())
-    assert hosted == ('features["cache"] =' in model_file)
+    assert hosted == ('["cache": cache]' in model_file)
     assert set(re.findall(r'halves\(found\["(\w+)"\]', model_file)) == asked - {"cache"}
     taps = re.search(r'pairing\.taps\.map \{ "(\w+)\\\(\$0\)" \} : \["(\w+)"\]', swift["Sources/DFlash/Manifest.swift"])
     assert taps is not None
@@ -109,6 +109,18 @@ def test_swift_names_only_what_the_packages_have(either: Path, swift: dict[str, 
             if model is manifest.target:
                 listed = [f"{taps[1]}{tap}" for tap in manifest.pairing.taps] if len(parts) > 1 else [taps[2]]
                 assert set(listed) <= made
+
+
+def test_swift_gives_no_call_a_copy_of_the_cache(either: Path, swift: dict[str, str]) -> None:
+    """As the Python form, of which that is measured: one array over memory of its own, named where a model is made and nowhere in a call."""
+    model, hosted = swift["Sources/DFlash/Model.swift"], read_manifest(either).config["cache_policy"] == "ane-io"
+    assert model.count("MLFeatureValue(multiArray: memory.array)") == model.count("try Memory(shape)") == hosted
+    run = re.search(r"    private func run\(.*?\n    \}\n", model, re.DOTALL)
+    assert run is not None
+    assert set(re.findall(r"\bcache\.\w+", run[0])) == ({"cache.commit", "cache.hold"} if hosted else set())
+    assert not re.search(r"multiArray|shapedArray:|MLDictionaryFeatureProvider" if hosted else r"memory|cache", run[0])
+    text = swift.get("Sources/DFlash/HostCache.swift", "")
+    assert ("dataPointer: raw" in text) == ("(first + place).update(from: base + start, count: count)" in text) == hosted
 
 
 def test_both_languages_have_the_same_loop(swift: dict[str, str], either: Path) -> None:

@@ -1,6 +1,6 @@
 """The demo's own pair on Core AI, thirty layers deep: whole answers equal those of the CPU bundle at fp32, token for token.
 
-Slow, four minutes of CPU: two bundles are built, and Core AI's runtime on Linux copies the whole cache at every layer's write, so the context is short.
+Slow, minutes of CPU: two bundles are built, and Core AI's runtime on Linux copies the whole cache at every call, so the context is short.
 """
 
 from __future__ import annotations
