@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic, sleep
 
 import numpy as np
 import onnx
@@ -170,9 +171,11 @@ def test_the_compiling_process_gives_memory_back_unless_it_is_told_otherwise(own
     if own is not None:
         monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", own)
     with (tmp_path / "complaints").open("w+") as complaints, plans._start(complaints) as process:
-        environment = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+        shown, until = Path(f"/proc/{process.pid}/environ"), monotonic() + 30
+        while not (environment := shown.read_bytes()) and monotonic() < until:  # empty while the new program is being loaded
+            sleep(0.01)
         process.kill()
-    assert f"MALLOC_MMAP_THRESHOLD_={own or 131072}".encode() in environment
+    assert f"MALLOC_MMAP_THRESHOLD_={own or 131072}".encode() in environment.split(b"\0")
 
 
 def test_architectures_are_named_as_the_library_names_them() -> None:
