@@ -11,7 +11,7 @@ import itertools
 import pkgutil
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -327,8 +327,8 @@ def library_documents() -> list[str]:
 def template_prompts(seed: int) -> Iterator[str]:
     """Endless user messages of every kind in turn, code and tools more often: drafts pay most there. The same seed gives the same prompts."""
     rng = random.Random(seed)
-    templates = [partial(_templated, category) for category in (*TEMPLATES, "code", "tools", "chat")]
-    for kind in itertools.cycle([*templates, tool_prompt, word_problem, snippet_prompt, _document, _library]):
+    kinds: list[Callable[[random.Random], str]] = [partial(_templated, category) for category in (*TEMPLATES, "code", "tools", "chat")]
+    for kind in itertools.cycle([*kinds, tool_prompt, word_problem, snippet_prompt, _document, _library]):
         yield kind(rng)
 
 

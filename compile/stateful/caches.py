@@ -86,7 +86,8 @@ class LateCache:
         """As `Cache.read`, of an entry that was written."""
         # Cut apart all at once: engines that copy slice by slice are slow at that.
         self.entries = self.entries or self.packed.split(1)
-        return cache_write(self.entries[index], self.own[index], 0, self.position)
+        found: torch.Tensor = cache_write(self.entries[index], self.own[index], 0, self.position)
+        return found
 
     def columns(self, rows: int) -> tuple[torch.Tensor, torch.Tensor | None]:
         """As `Cache.columns`."""
@@ -94,7 +95,8 @@ class LateCache:
 
     def written(self) -> torch.Tensor:
         """As `Cache.written`."""
-        return cache_write(self.packed, _in_order(self.own), 0, self.position)
+        found: torch.Tensor = cache_write(self.packed, _in_order(self.own), 0, self.position)
+        return found
 
 
 @dataclass

@@ -90,8 +90,18 @@ def _parts(role: Role, graph: Graph, pieces: Sequence[Piece]) -> Iterator[tuple[
         given = {port.name for port in piece.gives}
         taps = tuple(layer for layer in taps_of(role) if tap_port(layer) in given)
         cache = replace(role.cache, entries=2 * len(piece.layers))
-        shared = {"name": role.name, "owner": role.owner, "rows": role.rows, "cache": cache, "dtype": role.dtype}
-        yield (
-            PartRole(**shared, whole=role, starts=starts, number=number, layers=piece.layers, taps=taps, asked=(*own, *reads), given_on=tuple(gives)),
-            piece.graph,
+        part = PartRole(
+            name=role.name,
+            owner=role.owner,
+            rows=role.rows,
+            cache=cache,
+            dtype=role.dtype,
+            whole=role,
+            starts=starts,
+            number=number,
+            layers=piece.layers,
+            taps=taps,
+            asked=(*own, *reads),
+            given_on=tuple(gives),
         )
+        yield part, piece.graph
