@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +12,7 @@ from unittest.mock import patch
 import models
 
 from dflash_compile.compile.build import BuildOptions, build
+from dflash_compile.compile.coreml.package import MODEL
 from dflash_compile.compile.mil.evaluate import Evaluator
 
 CONTEXT, BLOCK = 96, 4
@@ -85,3 +86,16 @@ def bundle_once(root: Path, family: str, backend: str, precision: str, policy: s
     with FileLock(root / f"{family}.lock"):
         done = folder / "-".join(filter(None, (backend, precision, policy, limit)))
         return done if done.is_dir() else built(done, family, backend, precision, policy, limit)
+
+
+def rewritten(source: Path, folder: Path, change: Callable[[Any], None]) -> Path:
+    """A copy of the package whose functions `change` has edited."""
+    from coremltools import proto
+
+    shutil.copytree(source, folder / source.name)
+    file, spec = folder / source.name / MODEL, proto.Model_pb2.Model()
+    spec.ParseFromString(file.read_bytes())
+    for function in spec.mlProgram.functions.values():
+        change(next(iter(function.block_specializations.values())))
+    file.write_bytes(spec.SerializeToString())
+    return folder / source.name

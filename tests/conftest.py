@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,3 +38,16 @@ def apple_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path
         return bundle_once(root, *kind)
 
     return bundle
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """`apple.Library` in place of coremltools, with compiled models in a folder of this test."""
+    from apple import Library
+
+    from dflash_compile.runtime.backends import coreml
+
+    library = Library()
+    monkeypatch.setattr(coreml, "_import_library", lambda: library)
+    monkeypatch.setenv("DFLASH_COMPILE_CACHE", str(tmp_path / "compiled"))
+    return library

@@ -13,12 +13,13 @@ import models
 import numpy as np
 import pytest
 import torch
+from apple import rewritten
 
 from dflash_compile.compile.build import BuildOptions, build
 from dflash_compile.compile.coreml import convert as conversion
 from dflash_compile.compile.coreml.check import check_function, check_package, run_once
 from dflash_compile.compile.coreml.convert import convert
-from dflash_compile.compile.coreml.package import MODEL, WEIGHTS, merge
+from dflash_compile.compile.coreml.package import WEIGHTS, merge
 from dflash_compile.compile.coreml.precision import compression_of
 from dflash_compile.compile.mil.evaluate import Evaluator
 from dflash_compile.compile.mil.lint import lint
@@ -185,19 +186,6 @@ def test_equal_inputs_give_equal_bytes_and_name_no_path(llama: Models, verify: S
     assert files[0] == files[1]
     assert not any(str(tmp_path).encode() in data or str(Path(torch.__file__).parent).encode() in data for data in files[0].values())
     check_package(packages[0], (verify,), llama.sources, compression_of("palette4"), tolerance=5e-3)
-
-
-def rewritten(source: Path, folder: Path, change: Callable[[Any], None]) -> Path:
-    """A copy of the package whose model `change` has edited."""
-    from coremltools import proto
-
-    shutil.copytree(source, folder / source.name)
-    file, spec = folder / source.name / MODEL, proto.Model_pb2.Model()
-    spec.ParseFromString(file.read_bytes())
-    for function in spec.mlProgram.functions.values():
-        change(next(iter(function.block_specializations.values())))
-    file.write_bytes(spec.SerializeToString())
-    return folder / source.name
 
 
 def named(block: Any, kind: str) -> list[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,13 @@ import models
 import numpy as np
 import pytest
 import torch
-from apple import CONTEXT, DEEP_LAYERS, Library
+from apple import CONTEXT, DEEP_LAYERS, Library, rewritten
 
 from dflash_compile.cli.main import main
 from dflash_compile.compile.backends import coreml as backend
 from dflash_compile.compile.build import BuildOptions
 from dflash_compile.compile.coreml import chunks
 from dflash_compile.compile.coreml.check import check_function
-from dflash_compile.compile.coreml.package import MODEL
 from dflash_compile.compile.coreml.precision import compression_of
 from dflash_compile.compile.mil.evaluate import Evaluator
 from dflash_compile.compile.models import Models, decide
@@ -59,14 +57,6 @@ def uncut(apple_bundle: Callable[..., Path]) -> Path:
 @pytest.fixture(scope="module")
 def pair(cut: Path) -> Models:
     return decide(open_target(cut.parent / "target"), open_drafter(cut.parent / "drafter"), BuildOptions(context=CONTEXT))
-
-
-@pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Library:
-    library = Library()
-    monkeypatch.setattr(coreml, "_import_library", lambda: library)
-    monkeypatch.setenv("DFLASH_COMPILE_CACHE", str(tmp_path / "compiled"))
-    return library
 
 
 def role_of(both: Models, owner: Owner, function: str) -> Role:
@@ -261,19 +251,6 @@ def test_taps_of_the_wrong_layer_are_refused_before_anything_is_converted(traced
     monkeypatch.setattr(cutting, "joined", lambda taps: right(taps)[::-1])
     with pytest.raises(BuildError, match="gives another tap_"):
         parted(*traced, STARTS["target"])
-
-
-def rewritten(source: Path, folder: Path, change: Callable[[Any], None]) -> Path:
-    """A copy of the package whose functions `change` has edited."""
-    from coremltools import proto
-
-    shutil.copytree(source, folder / source.name)
-    file, spec = folder / source.name / MODEL, proto.Model_pb2.Model()
-    spec.ParseFromString(file.read_bytes())
-    for function in spec.mlProgram.functions.values():
-        change(next(iter(function.block_specializations.values())))
-    file.write_bytes(spec.SerializeToString())
-    return folder / source.name
 
 
 def maker(block: Any, name: str) -> Any:

@@ -34,14 +34,6 @@ def hosted(apple_bundle: Callable[..., Path]) -> Path:
     return apple_bundle("llama", "coreml", "fp16", "ane-io")
 
 
-@pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Library:
-    library = Library()
-    monkeypatch.setattr(coreml, "_import_library", lambda: library)
-    monkeypatch.setenv("DFLASH_COMPILE_CACHE", str(tmp_path / "compiled"))
-    return library
-
-
 def test_drafting_changes_no_token(path: Path, library: Library) -> None:
     with load(path) as session:
         for prompt in ([5, 6, 7], list(range(10, 80))):
