@@ -16,6 +16,7 @@ from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 
+from .programming_prompts import programming_prompt
 from .snippet_prompts import snippet_prompt
 from .tool_prompts import tool_prompt
 from .word_problems import word_problem
@@ -328,7 +329,7 @@ def template_prompts(seed: int) -> Iterator[str]:
     """Endless user messages of every kind in turn, code and tools more often: drafts pay most there. The same seed gives the same prompts."""
     rng = random.Random(seed)
     kinds: list[Callable[[random.Random], str]] = [partial(_templated, category) for category in (*TEMPLATES, "code", "tools", "chat")]
-    for kind in itertools.cycle([*kinds, tool_prompt, word_problem, snippet_prompt, _document, _library]):
+    for kind in itertools.cycle([*kinds, tool_prompt, word_problem, snippet_prompt, *[programming_prompt] * 4, _document, _library]):
         yield kind(rng)
 
 

@@ -12,6 +12,7 @@ from string import Formatter
 import pytest
 from suites import sentences, suite, suite_names, word_runs
 
+from dflash_compile.train.programming_prompts import programming_prompt
 from dflash_compile.train.prompts import (
     CODE_TEMPLATES,
     DOCUMENT_TEMPLATES,
@@ -95,8 +96,8 @@ def test_a_tool_prompt_shows_a_tool_and_asks_for_all_of_its_parameters() -> None
     assert set(shown) == {1, 2, 3}
 
 
-@pytest.mark.parametrize("fill", [word_problem, snippet_prompt])
-def test_every_form_of_a_problem_and_a_snippet_can_be_filled(fill: Callable[[random.Random], str]) -> None:
+@pytest.mark.parametrize("fill", [word_problem, snippet_prompt, programming_prompt])
+def test_every_form_of_prompts_that_are_put_together_can_be_filled(fill: Callable[[random.Random], str]) -> None:
     """Forms with a slot that nobody fills fail, and over many draws every form comes."""
     rng = random.Random(1)
     assert len({fill(rng) for _ in range(2000)}) > 900
