@@ -9,6 +9,7 @@ from dflash_compile.export.graph import OWNERS, Owner
 from dflash_compile.runtime.errors import UsageError
 
 from .backends import find_backend
+from .calibration import Calibration
 
 _GROUPED = "int4"
 """the precision whose weights share scales in groups"""
@@ -35,6 +36,8 @@ class BuildOptions:
     """standard operators only (opset 24, fp32), which other tools read too; several times slower than the back-end's own"""
     group_size: int | None = None
     """most weights of four bits that share a scale, where the back-end has a choice; its own by default"""
+    calibration: Calibration | None = None
+    """texts that the target's weights of four bits are rounded for, where the back-end can; each block on its own without"""
     arch: tuple[str, ...] = ()
     """GPU architectures to compile for, where the back-end compiles; empty: its default"""
     flavour: str | None = None
@@ -63,6 +66,13 @@ class BuildOptions:
                 where="--group-size",
                 why="only weights of four bits have them",
                 fix=f"leave it out, or build with --precision {_GROUPED}",
+            )
+        if self.calibration is not None and self.group_size_for("target") is None:
+            raise UsageError(
+                f"calibration at precision {self.precision} for {self.backend}",
+                where="--calibrate",
+                why="only ONNX Runtime's weights of four bits are rounded for what they are multiplied with",
+                fix=f"leave it out, or build with --backend onnxruntime --precision {_GROUPED}",
             )
         backend.check_options(self)
         if self.block is not None and self.block < 2:
@@ -97,6 +107,11 @@ class BuildOptions:
         """`group_size` with its default, where the back-end has a choice and some weights are of four bits."""
         sizes = [size for owner in OWNERS if (size := self.group_size_for(owner)) is not None]
         return {"group_size": sizes[0]} if sizes else {}
+
+    @property
+    def calibrated(self) -> dict[str, str]:
+        """What the weights were rounded for, where that was given."""
+        return {} if self.calibration is None else {"calibration": self.calibration.record}
 
     def group_size_for(self, owner: Owner) -> int | None:
         """The most weights of four bits that share a scale in one model's engines; None where none are, or the back-end has no choice."""

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from dflash_compile.export.graph import WeightRef
 from dflash_compile.runtime.errors import UsageError
 
+from .calibrated import CalibratedBlocks
 from .encoding import Encoding, Floats, Shape
+from .lowered import pieces
+from .moments import Moments
 from .quantize import GROUPS, Blocks, block_for
 
 
@@ -21,12 +24,19 @@ class Precision:
     half_embedding: bool
     group: int = GROUPS[0]
     """most numbers of four bits that share a scale"""
+    moments: Moments | None = None
+    """of the target's inputs, where its four bits are rounded for them"""
 
     def linear(self, ref: WeightRef, shape: Shape, head: bool) -> Encoding:
         """How to store the weight [N, K] of a linear layer."""
         bits = self.head_bits if head else self.linear_bits
         block = block_for(shape[1], self.group if bits == 4 else GROUPS[0])
-        return Floats() if bits is None or block is None or ref.exact else Blocks(bits, block)
+        if bits is None or block is None or ref.exact:
+            return Floats()
+        if bits == 4 and self.moments is not None and ref.owner == "target":
+            # Stacked tensors read the same rows.
+            return CalibratedBlocks(bits, block, pieces(ref, shape[0])[0][0], self.moments)
+        return Blocks(bits, block)
 
     def embedding(self) -> Floats:
         """How to store a table that rows are looked up in."""

@@ -73,6 +73,7 @@ def manifest_of(
         "refine": options.refine,
         **options.deployment,
         **options.grouping,
+        **options.calibrated,
     }
     # They mean nothing to back-ends whose engines run on any machine, or to a template without a switch.
     lists = {"arch": ",".join(options.arch), "widths": width_list(options.widths)}

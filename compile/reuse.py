@@ -92,6 +92,7 @@ def _differences(manifest: Manifest, models: Models, options: BuildOptions, requ
         "portable form": (manifest.config.get("portable"), options.portable),
         "precision of the target": (target.precision, options.precision_for("target")),
         "group size": _group_sizes(manifest, options),
+        "calibration": (manifest.config.get("calibration"), options.calibrated.get("calibration")),
         "deployment target": (manifest.config.get("deployment_target"), options.deployment.get("deployment_target")),
         "cache policy": (manifest.config.get("cache_policy"), options.deployment.get("cache_policy")),
         "context": (manifest.context, models.context),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -12,7 +12,13 @@ from dflash_compile.runtime.errors import UsageError
 from ..console import Console
 from ..report import Report
 
+if TYPE_CHECKING:
+    from dflash_compile.compile.calibration import Calibration
+
 Precision = Literal["int8", "int4", "fp32", "fp16", "bf16", "fp8", "nvfp4", "palette6", "palette4"]
+
+
+_PROMPTS = "prompts"
 
 
 def command(
@@ -31,6 +37,10 @@ def command(
     drafter_precision: Annotated[Precision | None, typer.Option("--drafter-precision", help="Of the drafter's weights; as --precision by default.")] = None,
     group_size: Annotated[
         int | None, typer.Option("--group-size", metavar="N", help="Weights that share a scale at int4, for ONNX Runtime: 64 (default), 32 or 128.")
+    ] = None,
+    calibrate: Annotated[
+        str | None,
+        typer.Option("--calibrate", metavar="TEXT", help="Round int4 weights for what they meet: 'prompts' of many kinds, or a text file."),
     ] = None,
     backend: Annotated[
         str, typer.Option("--backend", help="What the bundle runs on: onnxruntime, tensorrt for NVIDIA GPUs, coreml or coreai for Apple Silicon.")
@@ -70,6 +80,7 @@ def command(
         precision=precision or "",
         drafter_precision=drafter_precision,
         group_size=group_size,
+        calibration=None if calibrate is None else _calibration(calibrate),
         context=max_context,
         block=block,
         refine=refine,
@@ -88,6 +99,17 @@ def command(
     for note in notes:
         console.note(f"note: {note}")
     return Report({"bundle": str(bundle), "notes": notes}, [f"built {bundle}", f'try: dflash-compile run {bundle} --prompt "Why is the sky blue?"'])
+
+
+def _calibration(given: str) -> Calibration:
+    """What `--calibrate` names."""
+    from dflash_compile.compile.calibration import TOKENS, Calibration, from_file
+
+    if given != _PROMPTS:
+        return from_file(Path(given))
+    from dflash_compile.train.prompt_tokens import prompt_tokens
+
+    return Calibration(f"{TOKENS} tokens of prompts", lambda target: prompt_tokens(target, TOKENS))
 
 
 def _numbers(option: str, given: str) -> tuple[int, ...]:

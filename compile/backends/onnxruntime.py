@@ -21,6 +21,7 @@ from ..experts import expert_blocks, form_of
 from ..lowered import Lowered
 from ..lowerings import onnxruntime, portable
 from ..models import Models
+from ..moments import Moments
 from ..options import BuildOptions
 from ..precision import PRECISIONS, Precision, precision_of
 from ..progress import Note, Progress
@@ -60,6 +61,7 @@ class _Prepared:
     models: Models
     options: BuildOptions
     engines: tuple[_Engine, ...]
+    moments: Moments | None
 
     @property
     def bytes(self) -> int:
@@ -72,6 +74,9 @@ class _Prepared:
     def write(self, directory: Path, progress: Progress) -> Mapping[Owner, list[GraphRecord]]:
         records: dict[Owner, list[GraphRecord]] = {"target": [], "drafter": []}
         done = 0
+        if self.moments is not None:
+            progress("reading the calibration texts")
+            self.moments.load()
 
         def advance(count: int) -> None:
             nonlocal done
@@ -135,15 +140,16 @@ def prepare(models: Models, options: BuildOptions, progress: Progress, owners: C
     )
     wanted = [(owner, trace) for owner, trace in traces if owner in owners]
     engines: list[_Engine] = []
+    moments = Moments(models.target, options.calibration) if options.calibration is not None and "target" in owners else None
     for owner, trace in wanted:
         progress("tracing and lowering", len(engines), len(wanted))
-        lower = portable.lower if options.portable else partial(onnxruntime.lower, precision=_precision(options, owner))
+        lower = portable.lower if options.portable else partial(onnxruntime.lower, precision=_precision(options, owner, moments))
         engines.append(_Engine(owner, lower(trace())))
-    return _Prepared(models, options, tuple(engines))
+    return _Prepared(models, options, tuple(engines), moments)
 
 
-def _precision(options: BuildOptions, owner: Owner) -> Precision:
-    return replace(precision_of(options.precision_for(owner)), group=options.group_size_for(owner) or GROUPS[0])
+def _precision(options: BuildOptions, owner: Owner, moments: Moments | None) -> Precision:
+    return replace(precision_of(options.precision_for(owner)), group=options.group_size_for(owner) or GROUPS[0], moments=moments)
 
 
 def _experts(models: Models, options: BuildOptions) -> str | None:

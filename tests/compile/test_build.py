@@ -71,11 +71,11 @@ def test_sensitive_weights_stay_in_float32(bundle: Path) -> None:
     assert kinds["drafter.layers.0.self_attn.k_proj.weight.int4"] == onnx.TensorProto.UINT8
 
 
-@pytest.mark.parametrize("size", [32, 128])
+@pytest.mark.parametrize("size", [32, 128, 256])
 def test_weights_of_four_bits_share_scales_in_groups_of_the_size_asked_for(
     size: int, bundle: Path, pair: tuple[TargetCheckpoint, DrafterCheckpoint], tmp_path: Path
 ) -> None:
-    """As far as it divides their width; those of eight bits stay as they are."""
+    """As far as their width fills them; those of eight bits stay as they are."""
     options = BuildOptions(precision="int4", drafter_precision="int8", group_size=size, context=96)
     built = build(*pair, tmp_path / "bundle", options)
     assert read_manifest(built).config["group_size"] == size

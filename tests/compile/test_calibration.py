@@ -1,0 +1,213 @@
+"""Four bits rounded for what weights meet: the moments, the rounding against one written down once more, and whole builds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import models
+import numpy as np
+import pytest
+import torch
+from forms import Cached, load_target, ort_call
+from numpy.typing import NDArray
+
+from dflash_compile.compile.build import BuildOptions, build
+from dflash_compile.compile.calibrated import CalibratedBlocks
+from dflash_compile.compile.calibration import Calibration, from_file
+from dflash_compile.compile.moments import Moments
+from dflash_compile.compile.quantize import Blocks
+from dflash_compile.export import open_drafter, open_target
+from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
+from dflash_compile.export.torch_model import load_model
+from dflash_compile.export.trace import trace_target
+from dflash_compile.runtime import load
+from dflash_compile.runtime.bundle.read import read_manifest
+from dflash_compile.runtime.errors import IncompatibleError, UsageError
+
+WIDTH = 96
+
+
+def ids_of(seed: int) -> list[int]:
+    """Forty token ids."""
+    ids: list[int] = torch.randint(5, 60, (40,), generator=torch.Generator().manual_seed(seed)).tolist()
+    return ids
+
+
+TEXTS = Calibration("some ids", lambda target: [ids_of(seed) for seed in range(12)])
+
+
+class Known(Moments):
+    """Moments that a test chose."""
+
+    def __init__(self, moment: torch.Tensor) -> None:
+        self.inverse = torch.linalg.inv(moment.double())
+
+    def factor(self, tensor: str) -> torch.Tensor | None:
+        return None if tensor == "unknown" else torch.linalg.cholesky(self.inverse, upper=True).float()
+
+
+def moment_of(width: int, seed: int = 0) -> torch.Tensor:
+    """Of rows whose numbers go together, as those of a layer do."""
+    random = torch.Generator().manual_seed(seed)
+    rows = torch.randn(4 * width, width // 3, generator=random) @ torch.randn(width // 3, width, generator=random) + 0.3 * torch.randn(
+        4 * width, width, generator=random
+    )
+    return rows.T @ rows + 0.01 * torch.eye(width)
+
+
+def lost(moment: torch.Tensor, weight: torch.Tensor, decoded: torch.Tensor) -> torch.Tensor:
+    """Squared error of each output over the rows that `moment` is of."""
+    error = weight - decoded[:, : weight.shape[1]]
+    return ((error @ moment) * error).sum(1)
+
+
+def by_elimination(row: NDArray[np.float64], inverse: NDArray[np.float64], scale: NDArray[np.float64], zero: NDArray[np.float64], block: int) -> list[int]:
+    """Levels of one row as the papers have it, column by column: what is lost goes to the others by the inverse moments, then the column leaves those."""
+    row, inverse, levels = row.copy(), inverse.copy(), []
+    for column in range(len(row)):
+        step, middle = scale[column // block], zero[column // block]
+        level = min(max(round(row[column] / step) + middle, 0), 15)
+        row -= (row[column] - (level - middle) * step) / inverse[column, column] * inverse[column]
+        inverse -= np.outer(inverse[:, column], inverse[column]) / inverse[column, column]
+        levels.append(int(level))
+    return levels
+
+
+@pytest.mark.parametrize("block", [32, 64, 128])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_outputs_lose_less_than_when_every_block_is_rounded_alone(block: int, seed: int) -> None:
+    moment, weight = moment_of(WIDTH, seed), torch.randn(24, WIDTH, generator=torch.Generator().manual_seed(seed))
+    alone, known = Blocks(4, block), CalibratedBlocks(4, block, "weight", Known(moment))
+    before, after = (lost(moment, weight, encoding.decode(encoding.encode(weight))) for encoding in (alone, known))
+    assert after.sum() < 0.6 * before.sum()
+    assert (after < before).float().mean() > 0.9
+
+
+def test_levels_are_those_of_elimination_column_by_column() -> None:
+    """Given the scales and zero points that were chosen, which depend on what columns before have left."""
+    moment, weight, block = moment_of(160), torch.randn(6, 160, generator=torch.Generator().manual_seed(3)), 32
+    moments = Known(moment)
+    encoding = CalibratedBlocks(4, block, "weight", moments)
+    data, scales, zeros = encoding.encode(weight)
+    levels = np.stack([data & 15, data >> 4], -1).reshape(6, 160)
+    middles = np.stack([zeros & 15, zeros >> 4], -1).reshape(6, -1).astype(np.float64)
+    same = 0
+    for row in range(6):
+        wanted = by_elimination(weight[row].double().numpy(), moments.inverse.numpy(), scales[row].astype(np.float64), middles[row], block)
+        differ = np.flatnonzero(levels[row] != wanted)
+        same += int(differ[0]) if len(differ) else 160  # one that lay between two levels changes all that follow it
+    assert same > 0.9 * levels.size
+
+
+@pytest.mark.parametrize("block", [32, 128])
+def test_rows_are_rounded_on_their_own_and_stored_like_others(block: int) -> None:
+    """But for the order in which a product of more rows is summed."""
+    encoding, weight = CalibratedBlocks(4, block, "weight", Known(moment_of(WIDTH))), torch.randn(10, WIDTH)
+    whole, pieces = encoding.encode(weight), [encoding.encode(weight[start : start + 3]) for start in range(0, 10, 3)]
+    for index, part in enumerate(encoding.parts((10, WIDTH))):
+        together = np.concatenate([piece[index] for piece in pieces])
+        assert np.isclose(together, whole[index], rtol=1e-5).mean() > 0.99
+        assert whole[index].shape == part.shape
+        assert whole[index].nbytes == part.bytes
+
+
+def test_a_layer_nothing_is_known_of_is_rounded_alone() -> None:
+    weight = torch.randn(4, WIDTH)
+    for found, wanted in zip(CalibratedBlocks(4, 32, "unknown", Known(moment_of(WIDTH))).encode(weight), Blocks(4, 32).encode(weight), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> TargetCheckpoint:
+    return open_target(models.write_target(tmp_path_factory.mktemp("models") / "target", num_hidden_layers=3))
+
+
+@pytest.fixture(scope="module")
+def drafter(target: TargetCheckpoint, tmp_path_factory: pytest.TempPathFactory) -> DrafterCheckpoint:
+    return open_drafter(models.write_drafter(tmp_path_factory.mktemp("drafter") / "drafter", target.path))
+
+
+@pytest.mark.parametrize("budget", [1, 1 << 30])
+def test_moments_are_of_what_transformers_gives_the_layer(target: TargetCheckpoint, budget: int) -> None:
+    """However few of them are kept at a time, and in whatever order they are asked for."""
+    moments, model = Moments(target, TEXTS, budget), load_model(target)
+    read: dict[str, torch.Tensor] = {}
+    layer = model.model.layers[1]
+    wanted = {"self_attn.v_proj": layer.self_attn.v_proj, "mlp.down_proj": layer.mlp.down_proj, "self_attn.o_proj": layer.self_attn.o_proj}
+    with torch.inference_mode():
+        for name, module in wanted.items():
+            rows: list[torch.Tensor] = []
+            hook = module.register_forward_hook(lambda module, given, out, rows=rows: rows.append(given[0][0]))
+            for ids in TEXTS.sequences(target):
+                model(torch.tensor([ids]))
+            hook.remove()
+            read[name] = torch.cat(rows).double()
+    for name in ("mlp.down_proj", "self_attn.v_proj", "self_attn.o_proj"):
+        factor = moments.factor(f"model.layers.1.{name}.weight")
+        assert factor is not None
+        assert torch.equal(factor, factor.triu())
+        moment = read[name].T @ read[name]
+        damped = moment + 0.01 * moment.diagonal().mean() * torch.eye(len(moment))
+        torch.testing.assert_close(factor.double().T @ factor.double() @ damped, torch.eye(len(moment)).double(), atol=2e-3, rtol=0)
+    assert moments.factor("model.embed_tokens.weight") is None
+
+
+def test_a_target_rounded_for_its_texts_stays_nearer_to_its_file(target: TargetCheckpoint, drafter: DrafterCheckpoint, tmp_path: Path) -> None:
+    """On other texts of the same kind; only the target is another, and drafted and plain answers are equal."""
+    options = BuildOptions(precision="int4", drafter_precision="int8", context=96, group_size=32)
+    alone, known = (build(target, drafter, tmp_path / name, replace(options, calibration=given)) for name, given in (("alone", None), ("known", TEXTS)))
+    assert read_manifest(known).config["calibration"] == "some ids"
+    assert "calibration" not in read_manifest(alone).config
+    differ = {name for name, digest in read_manifest(known).files.items() if read_manifest(alone).files[name] != digest}
+    assert differ == {"target/target.onnx.data"}
+    texts = [ids_of(100 + seed) for seed in range(8)]
+    with load(known, threads=1) as session:
+        for ids in texts:
+            assert list(session.tokens(ids, max_new_tokens=12)) == list(session.tokens(ids, max_new_tokens=12, draft=False))
+    assert divergence(target, known, texts) < 0.8 * divergence(target, alone, texts)
+
+
+def divergence(target: TargetCheckpoint, bundle: Path, texts: list[list[int]]) -> float:
+    """Mean of KL(transformers in float32 || the engine) over all places of `texts`."""
+    model, signature, call = load_target(target), trace_target(target, (0, 1), 96).signature, ort_call(bundle / "target" / "target.onnx")
+    places = []
+    for ids in texts:
+        with torch.inference_mode():
+            wanted = model(torch.tensor([ids])).logits[0].double().log_softmax(-1)
+        found = torch.from_numpy(Cached(signature, call).verify(ids, 0)[0]).double().log_softmax(-1)
+        places.append((wanted.exp() * (wanted - found)).sum(-1))
+    return float(torch.cat(places).mean())
+
+
+def test_a_target_rounded_for_other_texts_is_not_taken_over(target: TargetCheckpoint, drafter: DrafterCheckpoint, tmp_path: Path) -> None:
+    options = BuildOptions(precision="int4", context=96, calibration=TEXTS)
+    donor = build(target, drafter, tmp_path / "donor", options)
+    assert read_manifest(build(target, drafter, tmp_path / "again", options, target_from=donor)).config["calibration"] == "some ids"
+    with pytest.raises(IncompatibleError, match="calibration: some ids there, None here"):
+        build(target, drafter, tmp_path / "other", replace(options, calibration=None), target_from=donor)
+
+
+@pytest.mark.parametrize("wrong", [{"precision": "int8"}, {"precision": "fp32", "portable": True}, {"backend": "tensorrt", "precision": "int4"}])
+def test_only_four_bits_for_onnx_runtime_are_calibrated(wrong: dict[str, str | bool]) -> None:
+    with pytest.raises(UsageError, match="--calibrate"):
+        BuildOptions(calibration=TEXTS, **wrong)  # type: ignore[arg-type]
+
+
+def test_a_text_file_is_read_in_pieces(target: TargetCheckpoint, tmp_path: Path) -> None:
+    file = tmp_path / "text.txt"
+    file.write_text("a cat and a dog walk to the river and back again " * 400)
+    given = from_file(file)
+    pieces = given.sequences(target)
+    assert {len(piece) for piece in pieces[:-1]} == {256}
+    assert sum(map(len, pieces)) <= 12800
+    file.write_text(file.read_text() + "x")
+    assert from_file(file).record != given.record
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe\x00", b"too short"])
+def test_a_text_that_is_none_is_refused(content: bytes | None, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "text").write_bytes(content)
+    with pytest.raises(UsageError, match="calibration text"):
+        from_file(tmp_path / "text")
