@@ -14,9 +14,9 @@ from peer.conversion import made_once, transformers_folder
 
 
 class OnnxRuntimeGenai:
-    """Variants are precisions of its builder."""
+    """Variants are precisions of its builder, at its own size of block or at larger ones."""
 
-    VARIANTS: ClassVar = ("int4", "int8")
+    VARIANTS: ClassVar = ("int4", "int4-128", "int8")
     INSTALL: ClassVar = "pip install onnxruntime-genai onnxruntime onnx onnx-ir torch transformers gguf"
 
     def __init__(self, setup: Setup) -> None:
@@ -25,7 +25,7 @@ class OnnxRuntimeGenai:
 
         self._library: Any = onnxruntime_genai
         self.version = f"{onnxruntime_genai.__version__}, onnxruntime {onnxruntime.__version__}"
-        self.weights = f"{setup.variant}, its builder's own choice of block and head"
+        self.weights = f"{setup.variant}: what its builder makes of it" + (", in blocks of 128" if "-" in setup.variant else "")
         checkpoint = transformers_folder(setup.model, setup.work)
         folder = made_once(setup.work / f"onnxruntime-genai-{onnxruntime_genai.__version__}-{setup.variant}", lambda path: _build(checkpoint, path, setup))
         config = onnxruntime_genai.Config(str(folder))
@@ -46,7 +46,9 @@ class OnnxRuntimeGenai:
 
 def _build(checkpoint: Path, folder: Path, setup: Setup) -> None:
     cache = setup.work / "onnxruntime-genai-cache"
-    command = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", checkpoint, "-o", folder, "-p", setup.variant, "-e", "cpu", "-c", cache]
+    precision, _, block = setup.variant.partition("-")
+    command = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", checkpoint, "-o", folder, "-p", precision, "-e", "cpu", "-c", cache]
+    command += ["--extra_options", f"int4_block_size={block}"] if block else []
     subprocess.run([str(word) for word in command], check=True, stdout=sys.stderr)
 
 
