@@ -61,6 +61,28 @@ def test_build_does_not_overwrite_unasked_and_says_where_the_bundle_is(cli, mode
     assert read_manifest(copy).target.precision == "int4"
 
 
+def test_int4_weights_are_rounded_for_prompts_or_for_a_text(cli, models, tmp_path):
+    """Each gives other weights than the other, the same twice, and the manifest says which."""
+    text = tmp_path / "some.txt"
+    text.write_text("the quick brown fox jumps over the lazy dog and runs home " * 40)
+    ways = {"prompts": "prompts", "again": "prompts", "text": str(text)}
+    for name, given in ways.items():
+        assert cli("build", *models, "-o", str(tmp_path / name), "--precision", "int4", "--max-context", "128", "--calibrate", given).code == 0
+    manifests = {name: read_manifest(tmp_path / name) for name in ways}
+    assert manifests["prompts"].files == manifests["again"].files
+    assert manifests["prompts"].files["target/target.onnx.data"] != manifests["text"].files["target/target.onnx.data"]
+    said = {name: manifest.config["calibration"] for name, manifest in manifests.items()}
+    assert said["prompts"] == said["again"] == "12800 tokens of prompts"
+    assert said["text"].startswith("text ")
+
+
+@pytest.mark.parametrize(("options", "what"), [(("--precision", "int8", "--calibrate", "prompts"), "calibration at precision int8"), ((), "cannot be read")])
+def test_what_cannot_be_calibrated_is_refused_before_anything_is_built(cli, models, tmp_path, options, what):
+    refused = cli("build", *models, "-o", str(tmp_path / "b"), "--json", *(options or ("--precision", "int4", "--calibrate", str(tmp_path / "none"))))
+    assert (refused.code, what in refused.document["what"]) == (2, True)
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_int8_drafter_is_made_shown_and_built_onto_the_compiled_target(cli, models, bundle, tmp_path):
     int8, swapped = tmp_path / "int8", tmp_path / "swapped"
     assert cli("quantize", models[1], "-o", str(int8), "--json").document["drafter"] == str(int8)

@@ -24,6 +24,7 @@ from dflash_compile.export.trace import trace_target
 from dflash_compile.runtime import load
 from dflash_compile.runtime.bundle.read import read_manifest
 from dflash_compile.runtime.errors import IncompatibleError, UsageError
+from dflash_compile.train.prompt_tokens import prompt_tokens
 
 WIDTH = 96
 
@@ -153,10 +154,18 @@ def test_moments_are_of_what_transformers_gives_the_layer(target: TargetCheckpoi
     assert moments.factor("model.embed_tokens.weight") is None
 
 
-def test_a_target_rounded_for_its_texts_stays_nearer_to_its_file(target: TargetCheckpoint, drafter: DrafterCheckpoint, tmp_path: Path) -> None:
+OPTIONS = BuildOptions(precision="int4", drafter_precision="int8", context=96, group_size=32)
+
+
+@pytest.fixture(scope="module")
+def known(target: TargetCheckpoint, drafter: DrafterCheckpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle whose target was rounded for `TEXTS`."""
+    return build(target, drafter, tmp_path_factory.mktemp("known") / "bundle", replace(OPTIONS, calibration=TEXTS))
+
+
+def test_a_target_rounded_for_its_texts_stays_nearer_to_its_file(target: TargetCheckpoint, drafter: DrafterCheckpoint, known: Path, tmp_path: Path) -> None:
     """On other texts of the same kind; only the target is another, and drafted and plain answers are equal."""
-    options = BuildOptions(precision="int4", drafter_precision="int8", context=96, group_size=32)
-    alone, known = (build(target, drafter, tmp_path / name, replace(options, calibration=given)) for name, given in (("alone", None), ("known", TEXTS)))
+    alone = build(target, drafter, tmp_path / "alone", OPTIONS)
     assert read_manifest(known).config["calibration"] == "some ids"
     assert "calibration" not in read_manifest(alone).config
     differ = {name for name, digest in read_manifest(known).files.items() if read_manifest(alone).files[name] != digest}
@@ -180,12 +189,11 @@ def divergence(target: TargetCheckpoint, bundle: Path, texts: list[list[int]]) -
     return float(torch.cat(places).mean())
 
 
-def test_a_target_rounded_for_other_texts_is_not_taken_over(target: TargetCheckpoint, drafter: DrafterCheckpoint, tmp_path: Path) -> None:
-    options = BuildOptions(precision="int4", context=96, calibration=TEXTS)
-    donor = build(target, drafter, tmp_path / "donor", options)
-    assert read_manifest(build(target, drafter, tmp_path / "again", options, target_from=donor)).config["calibration"] == "some ids"
+def test_a_target_rounded_for_other_texts_is_not_taken_over(target: TargetCheckpoint, drafter: DrafterCheckpoint, known: Path, tmp_path: Path) -> None:
+    again = build(target, drafter, tmp_path / "again", replace(OPTIONS, calibration=TEXTS), target_from=known)
+    assert read_manifest(again).files == read_manifest(known).files
     with pytest.raises(IncompatibleError, match="calibration: some ids there, None here"):
-        build(target, drafter, tmp_path / "other", replace(options, calibration=None), target_from=donor)
+        build(target, drafter, tmp_path / "other", OPTIONS, target_from=known)
 
 
 @pytest.mark.parametrize("wrong", [{"precision": "int8"}, {"precision": "fp32", "portable": True}, {"backend": "tensorrt", "precision": "int4"}])
@@ -211,3 +219,14 @@ def test_a_text_that_is_none_is_refused(content: bytes | None, tmp_path: Path) -
         (tmp_path / "text").write_bytes(content)
     with pytest.raises(UsageError, match="calibration text"):
         from_file(tmp_path / "text")
+
+
+def test_prompts_need_a_chat_template_and_room(target: TargetCheckpoint) -> None:
+    without = replace(target, text=replace(target.text, chat_template=None))
+    with pytest.raises(UsageError, match="no chat template"):
+        prompt_tokens(without, 100)
+    with pytest.raises(UsageError, match="no prompt fits"):
+        prompt_tokens(replace(target, spec=replace(target.spec, max_positions=3)), 100)
+    found = prompt_tokens(target, 1000)
+    assert sum(map(len, found[:-1])) < 1000 <= sum(map(len, found))
+    assert found == prompt_tokens(target, 1000) != prompt_tokens(target, 1000, seed=1)
