@@ -50,5 +50,6 @@ def _pieces(target: TargetCheckpoint, text: str) -> Iterator[list[int]]:
     from tokenizers import Tokenizer
 
     ids = Tokenizer.from_str(target.text.tokenizer_json.decode()).encode(text, add_special_tokens=False).ids[:TOKENS]
-    for start in range(0, len(ids), _LENGTH):
-        yield ids[start : start + _LENGTH]
+    length = min(_LENGTH, target.spec.max_positions)
+    for start in range(0, len(ids), length):
+        yield ids[start : start + length]

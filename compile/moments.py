@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from dflash_compile.export.checkpoint import TargetCheckpoint
 from dflash_compile.export.torch_model import load_model
+from dflash_compile.runtime.errors import BuildError
 
 from .calibration import Calibration
 
@@ -36,14 +37,15 @@ class Moments:
     def factor(self, tensor: str) -> torch.Tensor | None:
         """U [K, K], upper triangular, float32, with U^T U = (X^T X + damping)^-1 of the rows X [·, K] that `tensor` [N, K] is multiplied with.
 
-        None where no linear layer is called so, or the text never reaches it.
+        None where no linear layer is called so, or the text never reaches it. Raises `BuildError` where X is not finite.
         """
         model, texts = self.load()
         source = self._readers.get(tensor.removesuffix(".weight"))
         if source is None:
             return None
         if source not in self._factors:
-            self._factors = {name: _factor(moment) for name, moment in _moments(model, self._next(model, source), texts).items()}
+            found = _moments(model, self._next(model, source), texts)
+            self._factors = {name: _factor(name, found.pop(name)) for name in list(found)}
         return self._factors[source]
 
     def load(self) -> tuple[PreTrainedModel, list[torch.Tensor]]:
@@ -119,8 +121,15 @@ def _heard(hear: Listener, name: str, _module: torch.nn.Module, inputs: tuple[to
     hear(name, inputs[0])
 
 
-def _factor(moment: torch.Tensor) -> torch.Tensor:
-    """The upper Cholesky factor of the damped inverse, computed in float64."""
+def _factor(module: str, moment: torch.Tensor) -> torch.Tensor:
+    """The upper Cholesky factor of the damped inverse, computed in float64. Raises `BuildError` where what `module` reads is not finite."""
+    if not bool(moment.isfinite().all()):
+        raise BuildError(
+            f"{module} is given numbers that are not finite",
+            where="target checkpoint, calibration",
+            why="weights before it are damaged, or make too large numbers of these texts",
+            fix="copy or download the weights again, or build without --calibrate",
+        )
     wide = moment.double()
     damping = _DAMPING * wide.diagonal().mean() + torch.finfo(torch.float32).tiny
     wide.diagonal().add_(damping)

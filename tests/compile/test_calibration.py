@@ -23,7 +23,7 @@ from dflash_compile.export.torch_model import load_model
 from dflash_compile.export.trace import trace_target
 from dflash_compile.runtime import load
 from dflash_compile.runtime.bundle.read import read_manifest
-from dflash_compile.runtime.errors import IncompatibleError, UsageError
+from dflash_compile.runtime.errors import BuildError, IncompatibleError, UsageError
 from dflash_compile.train.prompt_tokens import prompt_tokens
 
 WIDTH = 96
@@ -207,7 +207,7 @@ def test_a_text_file_is_read_in_pieces(target: TargetCheckpoint, tmp_path: Path)
     file.write_text("a cat and a dog walk to the river and back again " * 400)
     given = from_file(file)
     pieces = given.sequences(target)
-    assert {len(piece) for piece in pieces[:-1]} == {256}
+    assert {len(piece) for piece in pieces[:-1]} == {min(256, target.spec.max_positions)}
     assert sum(map(len, pieces)) <= 12800
     file.write_text(file.read_text() + "x")
     assert from_file(file).record != given.record
@@ -219,6 +219,20 @@ def test_a_text_that_is_none_is_refused(content: bytes | None, tmp_path: Path) -
         (tmp_path / "text").write_bytes(content)
     with pytest.raises(UsageError, match="calibration text"):
         from_file(tmp_path / "text")
+
+
+def test_weights_that_make_no_number_are_refused(target: TargetCheckpoint) -> None:
+    class Damaged:
+        def __getattr__(self, name: str) -> object:
+            return getattr(target.tensors, name)
+
+        def rows(self, name: str, start: int, stop: int) -> torch.Tensor:
+            return target.tensors.rows(name, start, stop) * (float("nan") if "layers.0.mlp.up" in name else 1)
+
+    damaged = replace(target, tensors=Damaged())  # type: ignore[arg-type]
+    moments = Moments(damaged, TEXTS)
+    with pytest.raises(BuildError, match=r"layers\.0\.mlp\.down_proj is given numbers that are not finite"):
+        moments.factor("model.layers.0.mlp.down_proj.weight")
 
 
 def test_prompts_need_a_chat_template_and_room(target: TargetCheckpoint) -> None:
