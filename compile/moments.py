@@ -58,8 +58,9 @@ class Moments:
 
     def _next(self, model: PreTrainedModel, source: str) -> list[str]:
         """`source` and the modules after it whose moments the budget holds."""
-        modules, chosen, bytes_ = _linears(model), [], 0
-        distinct = list(dict.fromkeys(self._readers.values()))
+        modules, distinct = _linears(model), list(dict.fromkeys(self._readers.values()))
+        chosen: list[str] = []
+        bytes_ = 0
         for name in distinct[distinct.index(source) :]:
             bytes_ += 4 * modules[name].in_features ** 2
             if chosen and bytes_ > self._budget:
@@ -134,4 +135,5 @@ def _factor(module: str, moment: torch.Tensor) -> torch.Tensor:
     damping = _DAMPING * wide.diagonal().mean() + torch.finfo(torch.float32).tiny
     wide.diagonal().add_(damping)
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(wide))
-    return torch.linalg.cholesky(inverse, upper=True).float()
+    factor: torch.Tensor = torch.linalg.cholesky(inverse, upper=True)
+    return factor.float()

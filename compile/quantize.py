@@ -64,7 +64,8 @@ class Blocks:
 
 def whole_blocks(rows: torch.Tensor, block: int) -> torch.Tensor:
     """Rows [n, K] as blocks [n, blocks, block]. Zeros, which fill up the last one, change no block's range and no rounding."""
-    return torch.nn.functional.pad(rows, (0, -rows.shape[1] % block)).unflatten(1, (-1, block))
+    filled = torch.nn.functional.pad(rows, (0, -rows.shape[1] % block))
+    return filled.reshape(len(rows), -1, block)
 
 
 def _safe(scale: torch.Tensor) -> torch.Tensor:
