@@ -59,6 +59,13 @@ def bind(lowered: Lowered, sources: Mapping[Owner, TensorSource], directory: Pat
     return path
 
 
+def check_shapes(lowered: Lowered, sources: Mapping[Owner, TensorSource]) -> None:
+    """Raises `BuildError` for a checkpoint tensor that is missing or has another shape than the graph. Reads no weights."""
+    for payload in lowered.payloads.values():
+        for name, count in pieces(payload.ref, payload.shape[0]):
+            _check_shape(sources[payload.ref.owner], payload.ref.owner, name, (count, *payload.shape[1:]))
+
+
 def size_of(lowered: Lowered) -> int:
     """Bytes of arrays that binding will write. The files are a little larger: pages, and the graph itself."""
     return sum(_sizes(lowered).values())

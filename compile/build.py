@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -38,11 +39,11 @@ def build(
     """Write the bundle `output` of two checkpoints, given opened or by reference; returns its path.
 
     `target_from` is a bundle whose target engines are taken over instead of compiled: for several drafters of one target.
-    `note` gets what is unusual about the pair or about this machine. Equal inputs and options give equal bytes. Memory
-    stays near that of one chunk of weights, whatever the models' size. Raises `UsageError` for an output that must not be
-    replaced, `CheckpointError` and `PairingError` for models that cannot be built, `IncompatibleError` and `BundleError` where
-    `target_from` has other engines than this build's or is damaged, `BuildError` for a failure on the way; then nothing is
-    left behind.
+    `note` gets what is unusual about the pair or about this machine. Equal inputs and options give equal bytes. Memory stays
+    near that of one chunk of weights, whatever the models' size; only calibration holds the target, in float32. Raises
+    `UsageError` for an output that must not be replaced, `CheckpointError` and `PairingError` for models that cannot be built,
+    `IncompatibleError` and `BundleError` where `target_from` has other engines than this build's or is damaged, `BuildError`
+    for a failure on the way; then nothing is left behind.
     """
     options, place = options or BuildOptions(), Path(output)
     check_output(place, options.force)
@@ -50,6 +51,8 @@ def build(
     progress("opening the models")
     opened = target if isinstance(target, TargetCheckpoint) else open_target(target)
     models = decide(opened, drafter if isinstance(drafter, DrafterCheckpoint) else open_drafter(drafter), options)
+    if options.calibration is not None:
+        options = replace(options, calibration=options.calibration.for_target(models.target))
     for warning in models.pairing.warnings:
         note(warning)
     donor = None if target_from is None else find_donor(Path(target_from), models, options, backend.requires(models, options))

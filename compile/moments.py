@@ -7,6 +7,7 @@ layers before it already rounded.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 import torch
@@ -37,13 +38,14 @@ class Moments:
     def factor(self, tensor: str) -> torch.Tensor | None:
         """U [K, K], upper triangular, float32, with U^T U = (X^T X + damping)^-1 of the rows X [·, K] that `tensor` [N, K] is multiplied with.
 
-        None where no linear layer is called so, or the text never reaches it. Raises `BuildError` where X is not finite.
+        None where no linear layer is called so, or the first text does not reach it. Raises `BuildError` where X is not finite.
         """
         model, texts = self.load()
         source = self._readers.get(tensor.removesuffix(".weight"))
         if source is None:
             return None
         if source not in self._factors:
+            self._factors = {}  # before others take their place
             found = _moments(model, self._next(model, source), texts)
             self._factors = {name: _factor(name, found.pop(name)) for name in list(found)}
         return self._factors[source]
@@ -55,6 +57,10 @@ class Moments:
             self._loaded = load_model(self._target, torch.float32), texts
             self._readers = _readers(self._loaded[0], texts[0])
         return self._loaded
+
+    def release(self) -> None:
+        """Give the memory back; asked again, it starts anew."""
+        self._loaded, self._readers, self._factors = None, {}, {}
 
     def _next(self, model: PreTrainedModel, source: str) -> list[str]:
         """`source` and the modules after it whose moments the budget holds."""
@@ -105,21 +111,28 @@ Listener = Callable[[str, torch.Tensor], None]
 """told of every linear layer that is about to run, and of the rows it reads"""
 
 
+class _Enough(Exception):
+    """Nobody listens to what comes now."""
+
+
 @torch.inference_mode()
 def _run(model: PreTrainedModel, names: Sequence[str], hear: Listener, texts: Sequence[torch.Tensor]) -> None:
-    """Run `model` over `texts` [1, S] while somebody listens to the layers called `names`."""
+    """Run `model` over `texts` [1, S], as far as the last of the layers called `names`, while somebody listens to them."""
     modules = _linears(model)
-    hooks = [modules[name].register_forward_pre_hook(partial(_heard, hear, name)) for name in names]
+    hooks = [modules[name].register_forward_pre_hook(partial(_heard, hear, name, name == names[-1])) for name in names]
     try:
         for ids in texts:
-            model.base_model(input_ids=ids, use_cache=False)
+            with suppress(_Enough):
+                model.base_model(input_ids=ids, use_cache=False)
     finally:
         for hook in hooks:
             hook.remove()
 
 
-def _heard(hear: Listener, name: str, _module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+def _heard(hear: Listener, name: str, last: bool, _module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
     hear(name, inputs[0])
+    if last:
+        raise _Enough
 
 
 def _factor(module: str, moment: torch.Tensor) -> torch.Tensor:
@@ -132,8 +145,14 @@ def _factor(module: str, moment: torch.Tensor) -> torch.Tensor:
             fix="copy or download the weights again, or build without --calibrate",
         )
     wide = moment.double()
-    damping = _DAMPING * wide.diagonal().mean() + torch.finfo(torch.float32).tiny
-    wide.diagonal().add_(damping)
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(wide))
-    factor: torch.Tensor = torch.linalg.cholesky(inverse, upper=True)
+    damping = float(_DAMPING * wide.diagonal().mean()) + torch.finfo(torch.float32).tiny
+    lower, failed = torch.linalg.cholesky_ex(_damped(wide, damping))
+    while failed:  # the sums are rounded: of inputs that all but go together, more than was added
+        damping *= 10
+        lower, failed = torch.linalg.cholesky_ex(_damped(wide, damping))
+    factor: torch.Tensor = torch.linalg.cholesky(torch.cholesky_inverse(lower), upper=True)
     return factor.float()
+
+
+def _damped(moment: torch.Tensor, damping: float) -> torch.Tensor:
+    return moment + damping * torch.eye(len(moment), dtype=moment.dtype)

@@ -111,7 +111,7 @@ class BuildOptions:
     @property
     def calibrated(self) -> dict[str, str]:
         """What the weights were rounded for, where that was given."""
-        return {} if self.calibration is None else {"calibration": self.calibration.record}
+        return {} if self.calibration is None else {"calibration": self.calibration.name}
 
     def group_size_for(self, owner: Owner) -> int | None:
         """The most weights of four bits that share a scale in one model's engines; None where none are, or the back-end has no choice."""

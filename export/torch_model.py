@@ -1,6 +1,6 @@
-"""The target as a runnable transformers model, for training and reference runs.
+"""The target as a runnable transformers model, for training, calibration and reference runs.
 
-Building a bundle never needs this: tracing reads no weights.
+Of builds, only one that calibrates needs this: tracing reads no weights.
 """
 
 from __future__ import annotations

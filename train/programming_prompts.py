@@ -82,7 +82,6 @@ ASKED = (
     "Can you {work}?",
     "Please {work}.",
     "I want to {work}. Where do I begin?",
-    "{language}: {work}.",
     "How would I {work}?",
     "For my homework I have to {work}. Help me.",
     "Show me how to {work}.",
@@ -111,10 +110,10 @@ WORK = {
         "write a {language} class for {structure} that can {operation}",
     ),
     "class": (
-        "write a {language} class for a {thing} with {field} and {field2}",
-        "model a {thing} with {field}, {field2} and {field3} in {language}",
+        "write a {language} class for {a_thing} with {field} and {field2}",
+        "model {a_thing} with {field}, {field2} and {field3} in {language}",
         "write a class {Thing} in {language} with a method that changes its {field}",
-        "write a base class for a {thing} and two classes that extend it in {language}",
+        "write a base class for {a_thing} and two classes that extend it in {language}",
         "sort a list of {thing} objects by {field} in {language}",
         "print every {thing} whose {field} is above {n} in {language}",
         "store each {thing} with its {field} in a dictionary in {language}",
@@ -137,7 +136,7 @@ KINDS = ("algorithm", "structure", "class", "class", "function", "function", "fu
 def programming_prompt(rng: random.Random) -> str:
     """A user message that asks for code, or for help with it."""
     work = rng.choice(WORK[rng.choice(KINDS)]).format(**_slots(rng))
-    asked = rng.choice(ASKED).format(work=work, Work=work[0].upper() + work[1:], language=rng.choice(LANGUAGE))
+    asked = rng.choice(ASKED).format(work=work, Work=work[0].upper() + work[1:])
     return asked + rng.choice(WISH)
 
 
@@ -150,6 +149,7 @@ def _slots(rng: random.Random) -> dict[str, str]:
         "operation": operations[0],
         "operation2": operations[1],
         "thing": thing,
+        "a_thing": f"{'an' if thing[0] in 'aeiou' else 'a'} {thing}",
         "Thing": thing.title().replace(" ", ""),
         "field": fields[0],
         "field2": fields[1],

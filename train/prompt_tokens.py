@@ -16,7 +16,7 @@ _TRIES = 1000
 
 
 def prompt_tokens(checkpoint: TargetCheckpoint, tokens: int, seed: int = 0) -> list[list[int]]:
-    """Prompts of at most `PROMPT_ROOM` tokens until these are `tokens` together.
+    """Whole prompts of at most `PROMPT_ROOM` tokens each, without answers, as few as have `tokens` together.
 
     Raises `UsageError` for a target without a chat template, or with too few positions for any prompt.
     """

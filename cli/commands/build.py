@@ -36,7 +36,7 @@ def command(
     ] = None,
     drafter_precision: Annotated[Precision | None, typer.Option("--drafter-precision", help="Of the drafter's weights; as --precision by default.")] = None,
     group_size: Annotated[
-        int | None, typer.Option("--group-size", metavar="N", help="Weights that share a scale at int4, for ONNX Runtime: 64 (default), 32 or 128.")
+        int | None, typer.Option("--group-size", metavar="N", help="Weights that share a scale at int4, for ONNX Runtime: 64 (default), 32, 128 or 256.")
     ] = None,
     calibrate: Annotated[
         str | None,
@@ -72,7 +72,7 @@ def command(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a bundle that is there.")] = False,
 ) -> Report:
-    """Build a bundle from TARGET and DRAFTER. Needs neither a GPU nor the whole model in memory."""
+    """Build a bundle from TARGET and DRAFTER. Needs no GPU, nor the whole model in memory unless it calibrates."""
     from dflash_compile.compile.build import BuildOptions, build
 
     options = BuildOptions(
@@ -109,7 +109,7 @@ def _calibration(given: str) -> Calibration:
         return from_file(Path(given))
     from dflash_compile.train.prompt_tokens import prompt_tokens
 
-    return Calibration(f"{TOKENS} tokens of prompts", lambda target: prompt_tokens(target, TOKENS))
+    return Calibration("prompts", lambda target: prompt_tokens(target, TOKENS))
 
 
 def _numbers(option: str, given: str) -> tuple[int, ...]:

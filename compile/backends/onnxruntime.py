@@ -15,7 +15,7 @@ from dflash_compile.export.trace import trace_draft, trace_inject, trace_target
 from dflash_compile.runtime.bundle.manifest import GraphRecord, MeasuredRecord, RequirementRecord
 from dflash_compile.runtime.errors import UsageError
 
-from ..bind import bind, size_of
+from ..bind import bind, check_shapes, size_of
 from ..check import check_engine, importable
 from ..experts import expert_blocks, form_of
 from ..lowered import Lowered
@@ -75,7 +75,9 @@ class _Prepared:
         records: dict[Owner, list[GraphRecord]] = {"target": [], "drafter": []}
         done = 0
         if self.moments is not None:
-            progress("reading the calibration texts")
+            for engine in self.engines:
+                check_shapes(engine.lowered, self.models.sources)
+            progress("loading the target to calibrate")
             self.moments.load()
 
         def advance(count: int) -> None:
@@ -88,12 +90,16 @@ class _Prepared:
             path = directory / engine.file
             path.parent.mkdir(exist_ok=True)
             bind(engine.lowered, self.models.sources, path.parent, path.name, advance)
+            if self.moments is not None and engine.owner == "target":
+                self.moments.release()
             records[engine.owner].append(ringed(graph_record(engine.signature, engine.file), self.models.context, widest(self.models.block)))
         return records
 
     def check(self, directory: Path, progress: Progress, note: Note) -> None:
         if (form := _experts(self.models, self.options)) is not None:
             note(f"mixtures of experts: {form}")
+            if self.moments is not None:
+                note("--calibrate: the weights of experts are rounded on their own all the same")
         if not importable():
             note("onnxruntime is not installed here: the engines were written but not tried")
             return

@@ -72,7 +72,8 @@ def test_int4_weights_are_rounded_for_prompts_or_for_a_text(cli, models, tmp_pat
     assert manifests["prompts"].files == manifests["again"].files
     assert manifests["prompts"].files["target/target.onnx.data"] != manifests["text"].files["target/target.onnx.data"]
     said = {name: manifest.config["calibration"] for name, manifest in manifests.items()}
-    assert said["prompts"] == said["again"] == "12800 tokens of prompts"
+    assert said["prompts"] == said["again"]
+    assert said["prompts"].startswith("prompts ")
     assert said["text"].startswith("text ")
 
 
