@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from dflash_compile.train.compiled_target import CompiledTarget
 
 
-def open_compiled_target(bundle: Path, target: TargetCheckpoint, taps: tuple[int, ...] | None = None) -> CompiledTarget:
-    """The compiled form of `target` in `bundle`, for many sequences at once.
+def open_compiled_target(bundle: Path, target: TargetCheckpoint, taps: tuple[int, ...] | None = None, threads: int | None = None) -> CompiledTarget:
+    """The compiled form of `target` in `bundle`, for many sequences at once, on `threads` CPU threads (None: every core).
 
     Raises `PairingError` where the bundle was built from another target or hands out other `taps` (None: any),
     `IncompatibleError` where its engines cannot run here or take no batch, and what opening a bundle raises.
@@ -42,4 +42,4 @@ def open_compiled_target(bundle: Path, target: TargetCheckpoint, taps: tuple[int
     (file,) = (graph.file for graph in manifest.target.graphs)
     graph = opened.file(file)
     identity = f"{manifest.target.precision} {manifest.files[f'{file}.data'][:16]}"
-    return CompiledTarget(batched_target(graph), graph.parent, manifest.context, identity)
+    return CompiledTarget(batched_target(graph), graph.parent, manifest.context, identity, threads)

@@ -32,6 +32,7 @@ def command(
     learning_rate: Annotated[float, typer.Option("--learning-rate", help="At its peak.")] = 1e-4,
     held_out: Annotated[int, typer.Option("--held-out", min=2, help="One answer in this many measures τ and is never trained on.")] = 10,
     evaluate_every: Annotated[int, typer.Option("--evaluate-every", min=1, help="Steps between measurements of τ.")] = 50,
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads, of training and of the engine; every core by default.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a drafter that is there.")] = False,
     seed: Annotated[int, typer.Option("--seed", help="Of prompts, anchors and their order.")] = 0,
 ) -> Report:
@@ -47,6 +48,7 @@ def command(
     from dflash_compile.train.recipe import train
 
     from ..compiled_target import open_compiled_target
+    from ..torch_threads import torch_threads
 
     refuse_existing(output, force)
     first = open_drafter(drafter)
@@ -62,14 +64,14 @@ def command(
         "seed": seed,
     }
     options = TrainOptions(**options_of(first.spec), **asked)
-    with console.progress() as progress:
+    with console.progress() as progress, torch_threads(threads):
 
         def report(now: TrainProgress) -> None:
             progress(now.phase, now.done, now.total, now.detail)
 
         progress("opening the models")
         checkpoint = open_target(target)
-        engine = open_compiled_target(bundle, checkpoint, first.spec.taps)
+        engine = open_compiled_target(bundle, checkpoint, first.spec.taps, threads)
         result = train(checkpoint, output, options, work or output.with_name(f"{output.name}.work"), (), force, report, first, engine=engine)
     return _report(bundle, target, result)
 

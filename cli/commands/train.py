@@ -80,6 +80,7 @@ def command(
     precision: Annotated[
         Literal["auto", "bfloat16", "float32"], typer.Option("--precision", help="Of products; auto takes bfloat16 where the hardware has it.")
     ] = "auto",
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads, of training and of the engine; every core by default.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a drafter that is there.")] = False,
     seed: Annotated[int | None, typer.Option("--seed", help="Of prompts, anchors and their order.")] = None,
 ) -> Report:
@@ -95,6 +96,7 @@ def command(
     from dflash_compile.train.recipe import train
 
     from ..compiled_target import open_compiled_target
+    from ..torch_threads import torch_threads
 
     given: dict[str, Any] = {
         "response_tokens": response_tokens,
@@ -125,14 +127,14 @@ def command(
     known = options_of(first.spec) if first is not None else {}
     options = TrainOptions(**(known | {name: value for name, value in given.items() if value is not None}))
     work = work or output.with_name(f"{output.name}.work")
-    with console.progress() as progress:
+    with console.progress() as progress, torch_threads(threads):
 
         def report(now: TrainProgress) -> None:
             progress(now.phase, now.done, now.total, now.detail)
 
         progress("opening the target")
         checkpoint = open_target(target)
-        compiled = None if engine is None else open_compiled_target(engine, checkpoint, options.taps or default_taps(checkpoint.spec.layers))
+        compiled = None if engine is None else open_compiled_target(engine, checkpoint, options.taps or default_taps(checkpoint.spec.layers), threads)
         result = train(checkpoint, output, options, work, tuple(features or ()), force, report, first, not resume, compiled)
     return _report(target, result)
 

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from dflash_compile.compile.build import BuildOptions, build
 from dflash_compile.export import open_drafter
+from dflash_compile.train import recipe
 
 TAPS = (0, 2)
 SHORT = ["--response-tokens", "200", "--response-limit", "16", "--held-out", "4", "--evaluate-every", "1", "-q"]
@@ -44,6 +45,25 @@ def test_it_learns_from_the_engine_and_keeps_what_the_drafter_is(cli, folder, tm
     again = cli("adapt", *paths, "-o", str(out), *SHORT, "--steps", "2", "--force", "--json").document
     assert again["steps"] == 0
     assert (again["tau_before"], again["tau"]) == (result["tau_before"], result["tau"])
+
+
+@pytest.mark.parametrize("command", ["adapt", "train"])
+def test_threads_are_those_of_training_and_of_the_engine(command, cli, folder, tmp_path, monkeypatch):
+    """And torch has its own again behind it."""
+    seen, before, real = [], torch.get_num_threads(), recipe.train
+
+    def watched(*arguments, **options):
+        engine = options.get("engine") or arguments[-1]
+        seen.append((torch.get_num_threads(), engine._session.get_session_options().intra_op_num_threads))
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(recipe, "train", watched)
+    bundle, target, drafter = (str(folder / name) for name in ("bundle", "target", "drafter"))
+    asked = {"adapt": [bundle, target, drafter], "train": [target, "--from", drafter, "--engine", bundle, "--text-tokens", "0"]}[command]
+    chosen = before + 1
+    assert cli(command, *asked, "-o", str(tmp_path / "out"), *SHORT, "--steps", "1", "--threads", str(chosen)).code == 0
+    assert seen == [(chosen, chosen)]
+    assert torch.get_num_threads() == before
 
 
 def test_what_does_not_belong_together_is_refused(cli, folder, tmp_path):
