@@ -53,7 +53,7 @@ wheel: $(READY)
 	$(PIP) install --no-deps --no-build-isolation --target .build/site .
 
 train-demo: $(READY)
-	$(BIN)/dflash-compile train smollm2-135m -o artifacts/train/smollm2-135m-dflash --block 6 --taps 1,8,15,22,28 --sample-from-anchor --draft-vocabulary 8192 --narrow-share 0.5 --gamma 1.5 --learning-rate 1e-3
+	$(BIN)/dflash-compile train smollm2-135m -o artifacts/train/smollm2-135m-dflash --block 6 --taps 1,8,15,22,28 --sample-from-anchor --draft-vocabulary 8192 --narrow-share 0.5 --gamma 1.5 --learning-rate 1e-3 $(TRAIN)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/export_memory.py --json
