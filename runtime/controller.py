@@ -23,8 +23,10 @@ _SAVED_UP = 2
 """trials that can be put by for"""
 _PATIENCE = 4
 """cycles without the drafter before one of them may be a trial"""
-_ROW = 0.08
-"""what a row is thought to cost, in plain steps, while nothing so wide was verified"""
+_ROW, _DEAR_ROW = 0.08, 0.3
+"""what a row is thought to cost, in plain steps, while nothing so wide was verified; and at most, if the prompt says more"""
+_CAREFUL = 24
+"""first cycles of a session that believe the prompt: it also set things up, and what is not tried is never known"""
 _PRIOR = 0.5
 """share of the drafter's proposals that stand, before any was seen"""
 _MATCHES = ((1, 0.25), (2, 0.5), (3, 0.7), (5, 0.75), (8, 0.9))
@@ -47,6 +49,10 @@ class Controller(Protocol):
         """Another answer begins."""
         ...
 
+    def prefilled(self, rows: int, seconds: float) -> None:
+        """A piece of a prompt, `rows` rows wide, took the target `seconds`."""
+        ...
+
     def plan(self, most: int, match: int) -> CyclePlan:
         """The next cycle, of at most `most` rows; below 2 it leaves no choice. The text ends in a match of `match` tokens."""
         ...
@@ -67,6 +73,9 @@ class FixedWidth:
         self.block = block
 
     def begin(self) -> None:
+        pass
+
+    def prefilled(self, rows: int, seconds: float) -> None:
         pass
 
     def plan(self, most: int, match: int) -> CyclePlan:
@@ -96,6 +105,9 @@ class AdaptiveWidth:
         self._drafts, self._matches = Shares(block - 1, _PRIOR, alike=True), [Shares(block - 1, prior, 2.0) for _, prior in _MATCHES]
         self._verifying, self._drafting = Costs(), Costs({PLAIN: 0.0})
         """apart, so that every cycle tells what verifying costs: a plain one is nothing else"""
+        self._prompt_row = 0.0
+        """seconds of a row of a prompt, the cheapest that there are: of the fastest piece that was wider than a block; 0 before any"""
+        self._cycles = 0
         self._has_drafted = False
         self._found = Shares(1, _PRIOR)
         """of all matches"""
@@ -109,6 +121,10 @@ class AdaptiveWidth:
     def begin(self) -> None:
         """Another answer begins: how often the drafter was right in others says little of it, what calls cost and what look-ups find stays as it is."""
         self._drafts.begin()
+
+    def prefilled(self, rows: int, seconds: float) -> None:
+        if rows > self.block:
+            self._prompt_row = min(self._prompt_row or seconds / rows, seconds / rows)
 
     def plan(self, most: int, match: int) -> CyclePlan:
         widths = [width for width in self._widths if width <= most]
@@ -132,6 +148,7 @@ class AdaptiveWidth:
         return CyclePlan(widths[0], drafted=True) if self._on_trial and loss <= self._put_by else looked_up
 
     def observe(self, plan: CyclePlan, accepted: int, seconds: float, verify_seconds: float) -> None:
+        self._cycles += 1
         self._verifying.note(max(plan.width, self._narrowest), verify_seconds)
         if not plan.drafted:
             self._undrafted += 1
@@ -199,7 +216,9 @@ class AdaptiveWidth:
     def _verify(self, width: int) -> float:
         """Seconds of verifying `width` rows."""
         beyond = max(width - max(self._verifying.widest, self._narrowest), 0)
-        return self._verifying.of(max(width, self._narrowest)) + _ROW * beyond * self._verifying.of(self._narrowest)
+        known, step = self._verifying.of(max(width, self._narrowest)), self._verifying.of(self._narrowest)
+        row = _ROW * step if self._cycles >= _CAREFUL else min(max(self._prompt_row, _ROW * step), _DEAR_ROW * step)
+        return known + beyond * row
 
     def _class_of(self, match: int) -> Shares:
         return self._matches[bisect_right(_MATCHES, match, key=lambda entry: entry[0]) - 1]

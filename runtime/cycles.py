@@ -50,7 +50,8 @@ class Cycles:
             now = record.clock()
             choice = target.prefill(prompt[self.position : self.position + rows], self.position, within(embeds, self.position, rows))
             self.position += rows
-            now = record.spent("prefill", now)
+            began, now = now, record.spent("prefill", now)
+            self.controller.prefilled(rows, now - began)
             if drafter is not None:
                 drafter.inject(target.taps, rows, self.position - rows)
                 record.spent("inject", now)

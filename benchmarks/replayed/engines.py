@@ -37,6 +37,7 @@ class ReplayedTarget(TargetEngine):
         pass
 
     def _prefill_impl(self, tokens: Sequence[int], rows: int, position: int) -> int:
+        self._clock.now += rows * self._prices.read
         return self._truth[0]
 
     def _verify_impl(self, block: Sequence[int], position: int, keep: int) -> Sequence[int]:

@@ -20,6 +20,9 @@ class Ledger:
     def begin(self) -> None:
         self._inner.begin()
 
+    def prefilled(self, rows: int, seconds: float) -> None:
+        self._inner.prefilled(rows, seconds)
+
     def plan(self, most: int, match: int) -> CyclePlan:
         return self._inner.plan(most, match)
 

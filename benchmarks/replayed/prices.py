@@ -22,6 +22,8 @@ class Prices(msgspec.Struct, frozen=True):
     """by rows; in between as on a line"""
     host: dict[str, float]
     """of a cycle by way of decoding, the names of `profile_cycle.WAYS`"""
+    read: float = 0.0
+    """of a row of a prompt, as one of many; 0 where it was not measured"""
 
     def injected(self, rows: int) -> float:
         """Of an inject of `rows`."""
@@ -48,4 +50,5 @@ def measure_prices(session: Session, tokens: Sequence[int], rounds: int) -> Pric
     turns = {**named, "inject 1": injects[1], "read": lambda: target.prefill(tokens[:widest], 0), f"inject {widest}": injects[widest]}
     seconds = {name: ms / 1000 for name, ms in by_turns([turns], rounds)[0].items()}
     by_role = {role: {int(name.split()[1]): it for name, it in seconds.items() if name.startswith(f"{role} ")} for role in ("verify", "draft", "inject")}
-    return Prices(**by_role, host={name: host(session, _HOST_TOKENS, **way)["host_us"] / 1e6 for name, way in WAYS.items()})
+    hosts = {name: host(session, _HOST_TOKENS, **way)["host_us"] / 1e6 for name, way in WAYS.items()}
+    return Prices(**by_role, host=hosts, read=seconds["read"] / widest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import product
 
 import pytest
 
@@ -60,6 +61,42 @@ def test_it_finds_the_best_width(cost, first, decay, jitter):
     best = max(rate(cost, shares, width) for width in range(1, BLOCK + 1))
     time, _ = simulate(AdaptiveWidth(BLOCK), cost, shares, 3000, jitter=jitter)
     assert 3000 / time * (1 + jitter / 2) >= 0.93 * best
+
+
+DEAR_ROWS = {width: 1.0 + 0.25 * max(width - 2, 0) + (0.4 if width > 1 else 0.0) for width in range(1, 17)}
+"""a second row is free, as where plain decoding computes two, and every further one costs what one of a prompt does"""
+
+
+def test_a_prompt_tells_what_rows_cost_before_any_wide_block_was_tried():
+    """Where every other proposal stands a block of two is best, and an answer of 16 tokens has no time to find out by trying others."""
+    time = {False: 0.0, True: 0.0}
+    for told, seed in product((False, True), range(300)):
+        controller = AdaptiveWidth(BLOCK, narrowest=2)
+        if told:
+            controller.prefilled(64, 64 * 0.25)
+        time[told] += simulate(controller, DEAR_ROWS, [0.5] * 7, 16, seed)[0]
+    assert time[True] < 0.99 * time[False]
+
+
+@pytest.mark.parametrize("row", [0.001, 50.0], ids=["rows all but free", "a first prompt that sets things up"])
+@pytest.mark.parametrize("cost", [TWO_CORES, MANY_CORES], ids=["two cores", "many cores"])
+def test_no_prompt_keeps_it_from_the_best_width(cost, row):
+    shares = [0.85] * (BLOCK - 1)
+    controller = AdaptiveWidth(BLOCK)
+    controller.prefilled(64, 64 * row)
+    best = max(rate(cost, shares, width) for width in range(1, BLOCK + 1))
+    assert 3000 / simulate(controller, cost, shares, 3000)[0] >= 0.93 * best
+
+
+def test_a_short_prompt_and_a_slower_one_tell_nothing():
+    controller, untold = AdaptiveWidth(BLOCK), AdaptiveWidth(BLOCK)
+    controller.prefilled(BLOCK, 1e6)
+    assert simulate(controller, TWO_CORES, [0.6] * 7, 200) == simulate(untold, TWO_CORES, [0.6] * 7, 200)
+    told, again = AdaptiveWidth(BLOCK), AdaptiveWidth(BLOCK)
+    for one in (told, again):
+        one.prefilled(64, 64 * 0.13)
+    again.prefilled(64, 64 * 0.26)
+    assert simulate(told, TWO_CORES, [0.6] * 7, 200) == simulate(again, TWO_CORES, [0.6] * 7, 200)
 
 
 def test_it_turns_off_and_on_again_with_the_text():

@@ -133,6 +133,9 @@ class Plain:
     def __init__(self):
         self.judged = []
 
+    def prefilled(self, rows, seconds):
+        pass
+
     def plan(self, most, match):
         return CyclePlan(1, drafted=False)
 

@@ -72,6 +72,10 @@ class AnyWidth:
         self.noise, self.narrowest, self.drafting = random.Random(seed), narrowest, drafting
         self.heard = []
 
+    def prefilled(self, rows, seconds):
+        assert rows > 0
+        assert seconds >= 0
+
     def plan(self, most, match):
         width = self.noise.choice([1, 1, *range(1, most + 1)])
         return CyclePlan(width, width > 1 and self.noise.random() < self.drafting)

@@ -71,6 +71,9 @@ class Turns:
     def __init__(self, *widths: int) -> None:
         self.widths, self.asked, self.ran = widths, 0, list[int]()
 
+    def prefilled(self, rows: int, seconds: float) -> None:
+        pass
+
     def plan(self, most: int, match: int) -> CyclePlan:
         self.asked += 1
         width = self.widths[(self.asked - 1) % len(self.widths)]
