@@ -91,7 +91,7 @@ def _readers(model: PreTrainedModel, ids: torch.Tensor) -> dict[str, str]:
             latest[:] = [(rows, name)]
         found[name] = latest[0][1]
 
-    _run(model, list(_linears(model)), note, [ids])
+    _run(model, list(_linears(model)), note, [ids], last=None)
     return found
 
 
@@ -103,7 +103,7 @@ def _moments(model: PreTrainedModel, names: Sequence[str], texts: Sequence[torch
         flat = rows.reshape(-1, rows.shape[-1])
         sums.setdefault(name, torch.zeros(flat.shape[1], flat.shape[1])).addmm_(flat.T, flat)
 
-    _run(model, names, add, texts)
+    _run(model, names, add, texts, last=names[-1])
     return sums
 
 
@@ -116,10 +116,10 @@ class _Enough(Exception):
 
 
 @torch.inference_mode()
-def _run(model: PreTrainedModel, names: Sequence[str], hear: Listener, texts: Sequence[torch.Tensor]) -> None:
-    """Run `model` over `texts` [1, S], as far as the last of the layers called `names`, while somebody listens to them."""
+def _run(model: PreTrainedModel, names: Sequence[str], hear: Listener, texts: Sequence[torch.Tensor], last: str | None) -> None:
+    """Run `model` over `texts` [1, S], as far as the layer `last` if it is given, while somebody listens to those called `names`."""
     modules = _linears(model)
-    hooks = [modules[name].register_forward_pre_hook(partial(_heard, hear, name, name == names[-1])) for name in names]
+    hooks = [modules[name].register_forward_pre_hook(partial(_heard, hear, name, name == last)) for name in names]
     try:
         for ids in texts:
             with suppress(_Enough):
