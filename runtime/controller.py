@@ -3,7 +3,8 @@
 The adaptive controller maximises expected tokens per second from running estimates: what calls cost on this machine, how often the drafter's
 proposals stand, and how often looked-up ones do after a match of this length. Look-ups are judged by every cycle, whoever guessed in it; the drafter
 has to draft for that. So when it does not pay it still drafts now and then, to notice that the text has become easier, on a budget: trying never
-costs more than a small share of the time.
+costs more than a small share of the time. Where the drafter says how sure it is, a block is drafted wider than it may be worth verifying, and only
+the rows that promise enough are.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from .blocks import Blocks, Chance
 from .estimates import Costs, Shares
 
 PLAIN = 1
@@ -57,6 +59,10 @@ class Controller(Protocol):
         """The next cycle, of at most `most` rows; below 2 it leaves no choice. The text ends in a match of `match` tokens."""
         ...
 
+    def narrow(self, plan: CyclePlan, chance: Chance) -> int:
+        """How many rows of the block that was drafted by `plan` to verify, from 2 to all; `observe` tells what came of it."""
+        ...
+
     def observe(self, plan: CyclePlan, accepted: int, seconds: float, verify_seconds: float) -> None:
         """A cycle took `seconds` in all, of which verifying took `verify_seconds` (all, where it is one step), and `accepted` of its guesses stood."""
         ...
@@ -82,6 +88,9 @@ class FixedWidth:
         width = max(min(self.block, most), PLAIN)
         return CyclePlan(width, width > PLAIN)
 
+    def narrow(self, plan: CyclePlan, chance: Chance) -> int:
+        return plan.width
+
     def observe(self, plan: CyclePlan, accepted: int, seconds: float, verify_seconds: float) -> None:
         pass
 
@@ -105,6 +114,10 @@ class AdaptiveWidth:
         self._drafts, self._matches = Shares(block - 1, _PRIOR, alike=True), [Shares(block - 1, prior, 2.0) for _, prior in _MATCHES]
         self._verifying, self._drafting = Costs(), Costs({PLAIN: 0.0})
         """apart, so that every cycle tells what verifying costs: a plain one is nothing else"""
+        self._blocks, self._narrowed = Blocks(self._widths), 0
+        """where the drafter says how sure it is; and how many rows of the block that was just drafted are verified, 0: as many as planned"""
+        self._worth = 0.0
+        """tokens per second of the best cycle there is, which a row has to earn; 0 before anything is known"""
         self._prompt_row = 0.0
         """seconds of a row of a prompt, the cheapest that there are: of the fastest piece that was wider than a block; 0 before any"""
         self._cycles = 0
@@ -121,12 +134,14 @@ class AdaptiveWidth:
     def begin(self) -> None:
         """Another answer begins: how often the drafter was right in others says little of it, what calls cost and what look-ups find stays as it is."""
         self._drafts.begin()
+        self._blocks.begin()
 
     def prefilled(self, rows: int, seconds: float) -> None:
         if rows > self.block:
             self._prompt_row = min(self._prompt_row or seconds / rows, seconds / rows)
 
     def plan(self, most: int, match: int) -> CyclePlan:
+        self._narrowed = 0
         widths = [width for width in self._widths if width <= most]
         if not widths:
             return CyclePlan(PLAIN, drafted=False)
@@ -138,6 +153,7 @@ class AdaptiveWidth:
         if not self._drafter:
             return looked_up
         width, drafted_rate = self._best_draft(widths)
+        self._worth = max(rate, drafted_rate)
         if drafted_rate > rate:
             self._on_trial = False
             return CyclePlan(width, drafted=True)
@@ -147,16 +163,26 @@ class AdaptiveWidth:
         self._put_by = min(self._put_by, _SAVED_UP * loss)
         return CyclePlan(widths[0], drafted=True) if self._on_trial and loss <= self._put_by else looked_up
 
+    def narrow(self, plan: CyclePlan, chance: Chance) -> int:
+        if not self._worth:
+            return plan.width
+        self._narrowed = self._blocks.narrow(plan.width, chance, [self._worth * self._verify(width) for width in self._widths])
+        return self._narrowed
+
     def observe(self, plan: CyclePlan, accepted: int, seconds: float, verify_seconds: float) -> None:
         self._cycles += 1
-        self._verifying.note(max(plan.width, self._narrowest), verify_seconds)
+        rows = self._narrowed or plan.width
+        self._verifying.note(max(rows, self._narrowest), verify_seconds)
         if not plan.drafted:
             self._undrafted += 1
             self._put_by += _BUDGET * self._verify(plan.width)  # what it took beyond that was somebody else's
             return
         self._undrafted, self._has_drafted = 0, True
         self._drafting.note(plan.width, seconds - verify_seconds)
-        self._drafts.note(plan.width - 1, accepted)
+        if self._narrowed:
+            self._blocks.note(rows, accepted)
+        else:
+            self._drafts.note(rows - 1, accepted)
         if self._on_trial:
             self._put_by += (accepted + 1) * self._rival - self.cost(plan.width)
 
@@ -165,21 +191,19 @@ class AdaptiveWidth:
             self._class_of(match).note(known, stood)
             self._found.note(1, stood)
 
-    def acceptance(self) -> Sequence[float]:
-        """Estimated share of accepted proposals of the drafter by slot, given that the slots before it were."""
-        return self._drafts.by_slot()
-
     def tokens(self, width: int) -> float:
-        """Expected tokens of a drafted cycle of `width` rows."""
-        return self._drafts.tokens()[width - 1]
+        """Expected tokens of a cycle drafted `width` rows wide."""
+        return self._blocks.tokens(width) if self._blocks else self._drafts.tokens()[width - 1]
 
     def cost(self, width: int) -> float:
-        """Seconds of a drafted cycle; of `PLAIN`, of one that is not."""
+        """Seconds of a cycle drafted `width` rows wide; of `PLAIN`, of one that is not drafted."""
+        if width > PLAIN and self._blocks:
+            return self._blocks.mean(width, self._verify) + self._drafting.of(width)
         return self._verify(width) + self._drafting.of(width)
 
     def rate(self, width: int) -> float:
         """Expected tokens per second of a drafted cycle; of `PLAIN`, with nothing to look up."""
-        return self.tokens(width) / self.cost(width)
+        return (self.tokens(width) if width > PLAIN else 1.0) / self.cost(width)
 
     def verdict(self) -> str:
         """What it thinks of drafting now, in sentences."""
@@ -207,10 +231,10 @@ class AdaptiveWidth:
 
     def _best_draft(self, widths: Sequence[int]) -> tuple[int, float]:
         """The best width to draft, and its tokens per second."""
-        expected, best, rate = self._drafts.tokens(), PLAIN, 0.0
+        best, rate = PLAIN, 0.0
         for width in widths:
-            if expected[width - 1] > rate * (cost := self.cost(width)):
-                best, rate = width, expected[width - 1] / cost
+            if (here := self.rate(width)) > rate:
+                best, rate = width, here
         return best, rate
 
     def _verify(self, width: int) -> float:

@@ -114,6 +114,9 @@ class TargetEngine(ABC):
 class DrafterEngine(ABC):
     """The drafter: takes the taps of committed tokens in, gives proposals for the next ones out."""
 
+    has_chances = False
+    """whether it says how sure it is of its proposals"""
+
     def __init__(self, *, context: int, block: int, widest: int) -> None:
         self.context = context
         """rows of the draft cache"""
@@ -141,6 +144,13 @@ class DrafterEngine(ABC):
             raise UsageError(f"a block of {width} rows", why=f"the drafter takes 2 to {self.block}", fix="choose a width in that range")
         _check_fits(position, width, self.context)
         return self._draft_impl(anchor, position, width)
+
+    def chance(self, slot: int) -> float:
+        """The chance, from 0 to 1, that the drafter gave its proposal at `slot` of the last draft, 0 right after the anchor.
+
+        Raises `NotImplementedError` where the drafter does not have chances.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def close(self) -> None:

@@ -21,7 +21,7 @@ class Statistics:
     cycles: int
     """calls that verified a block, drafted or looked up, or decoded plainly"""
     offered_at: tuple[int, ...]
-    """cycles that drafted a proposal at slot i of the block, i = 0 right after the anchor; what was looked up does not count here"""
+    """cycles that verified a drafted proposal at slot i of the block, i = 0 right after the anchor; what was looked up does not count here"""
     accepted_at: tuple[int, ...]
     """cycles in which the proposal at slot i was accepted"""
     prefill_seconds: float

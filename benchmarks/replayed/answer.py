@@ -11,6 +11,7 @@ from profile_cycle import fill
 from dflash_compile.cli.bench.suite import Suite
 from dflash_compile.runtime.controller import FixedWidth
 from dflash_compile.runtime.cycles import Cycles
+from dflash_compile.runtime.engines import DrafterEngine
 from dflash_compile.runtime.session import Session
 from dflash_compile.runtime.statistics import Recorder
 
@@ -31,6 +32,8 @@ class Answer(msgspec.Struct, frozen=True):
     """tokens of the answer, its end-of-sequence token included"""
     proposals: list[list[list[int]]]
     """by place in the answer, the anchor's, then by width from 2 on"""
+    chances: list[list[list[float]]]
+    """that the drafter gave them, in the same order; empty where it does not say"""
 
 
 class Recording(msgspec.Struct, frozen=True):
@@ -71,13 +74,21 @@ def _answer(session: Session, suite: str, prompt: str, most: int) -> Answer:
     ids, eos = session._text.encode(prompt, raw=False), frozenset(session.manifest.text.eos_ids)
     most = max(min(most, target.context - len(ids) - 2 * drafter.block), 1)
     tokens = [Cycles(target, drafter, FixedWidth(drafter.block), Recorder(drafter.block)).prefill(ids)]
-    proposals, length = list[list[list[int]]](), most
+    proposals, chances, length = list[list[list[int]]](), list[list[list[float]]](), most
     while len(tokens) < length + drafter.block:
         position = len(ids) + len(tokens) - 1
         if len(tokens) < length and tokens[-1] in eos:
             length = len(tokens)
         if len(tokens) < length:
-            proposals.append([list(drafter.draft(tokens[-1], position, width)) for width in range(2, drafter.block + 1)])
+            drafts = [_draft(drafter, tokens[-1], position, width) for width in range(2, drafter.block + 1)]
+            proposals.append([proposed for proposed, _ in drafts])
+            if drafter.has_chances:
+                chances.append([said for _, said in drafts])
         tokens.append(target.verify([tokens[-1]], position)[0])
         drafter.inject(target.taps, 1, position)
-    return Answer(suite, ids, tokens, length, proposals)
+    return Answer(suite, ids, tokens, length, proposals, chances)
+
+
+def _draft(drafter: DrafterEngine, anchor: int, position: int, width: int) -> tuple[list[int], list[float]]:
+    proposed = list(drafter.draft(anchor, position, width))
+    return proposed, [drafter.chance(slot) for slot in range(width - 1)] if drafter.has_chances else []

@@ -57,6 +57,11 @@ class ReplayedDrafter(DrafterEngine):
         super().__init__(context=len(answer.prompt) + len(answer.tokens) + recording.block, block=recording.block, widest=recording.widest)
         self._prices: Prices = recording.prices
         self._clock, self._first, self._proposals = clock, len(answer.prompt), answer.proposals
+        self.has_chances = bool(answer.chances)
+        self._chances, self._said = answer.chances, list[float]()
+
+    def chance(self, slot: int) -> float:
+        return self._said[slot]
 
     def close(self) -> None:
         pass
@@ -67,4 +72,6 @@ class ReplayedDrafter(DrafterEngine):
 
     def _draft_impl(self, anchor: int, position: int, width: int) -> Sequence[int]:
         self._clock.now += self._prices.draft[width]
+        if self.has_chances:
+            self._said = self._chances[position - self._first][width - 2]
         return self._proposals[position - self._first][width - 2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from dflash_compile.runtime.controller import AdaptiveWidth, Controller, CyclePlan
+from dflash_compile.runtime.controller import AdaptiveWidth, Chance, Controller, CyclePlan
 
 
 class Ledger:
@@ -25,6 +25,9 @@ class Ledger:
 
     def plan(self, most: int, match: int) -> CyclePlan:
         return self._inner.plan(most, match)
+
+    def narrow(self, plan: CyclePlan, chance: Chance) -> int:
+        return self._inner.narrow(plan, chance)
 
     def observe(self, plan: CyclePlan, accepted: int, seconds: float, verify_seconds: float) -> None:
         self._inner.observe(plan, accepted, seconds, verify_seconds)

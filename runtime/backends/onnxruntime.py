@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..bundle.manifest import GraphRecord, ModelRecord
 from ..bundle.read import Bundle
@@ -136,7 +137,7 @@ class _Target(TargetEngine):
         self._tokens.write(tokens)
         self._position.write((position,))
         graph.run(key)
-        return _choices(self._logits, picked, self.vocab)
+        return _choices(self._logits.read((picked, self.vocab)))
 
     def _embeds_views(self, rows: int, given: bool) -> dict[str, View]:
         return {} if self._rows_in is None else self._rows_in.views(rows, given)
@@ -165,6 +166,8 @@ class _RowsIn:
 
 
 class _Drafter(DrafterEngine):
+    has_chances = True
+
     def __init__(self, maker: _Maker) -> None:
         pairing, model = maker.manifest.pairing, maker.manifest.drafter
         self._inject: Graph | None = maker.graph(model, "inject")
@@ -180,6 +183,7 @@ class _Drafter(DrafterEngine):
         self._block = maker.buffer((pairing.block,), "int32")
         self._block.write([pairing.mask_id] * pairing.block)
         self._logits = maker.buffer((pairing.block - 1, self._vocab), self._draft.ports["logits"].dtype)
+        self._drafted, self._chosen, self._odds = np.empty((0, self._vocab)), list[int](), np.empty(self._vocab, np.float32)
 
     def close(self) -> None:
         self._inject = self._draft = None
@@ -208,14 +212,22 @@ class _Drafter(DrafterEngine):
         self._position.write((position,))
         graph.run(key)
         # Not by nodes of the graph: argmax there takes two to four times as long as numpy's (docs/benchmarks.md).
-        rows = _choices(self._logits, width - 1, self._vocab)
-        return rows if self._ids is None else [self._ids[row] for row in rows]
+        self._drafted = self._logits.read((width - 1, self._vocab))
+        self._chosen = _choices(self._drafted)
+        return self._chosen if self._ids is None else [self._ids[row] for row in self._chosen]
+
+    def chance(self, slot: int) -> float:
+        """Softmax of the logits at the choice, over the tokens that the drafter can propose; of logits that are not numbers, 0."""
+        row, odds = self._drafted[slot], self._odds
+        np.subtract(row, row[self._chosen[slot]], out=odds, dtype=np.float32)
+        total = float(np.add.reduce(np.exp(odds, out=odds)))
+        return 1 / total if total >= 1 else 0.0
 
 
-def _choices(logits: Buffer, rows: int, vocab: int) -> list[int]:
-    """Argmax of the first `rows` rows; the lowest id where several are equal."""
+def _choices(logits: NDArray[Any]) -> list[int]:
+    """Argmax of each row; the lowest id where several are equal."""
     # A row at a time: numpy's argmax over the last axis of a matrix is several times slower.
-    return [int(row.argmax()) for row in logits.read((rows, vocab))]
+    return [int(row.argmax()) for row in logits]
 
 
 def _opened(graph: Graph | None) -> Graph:

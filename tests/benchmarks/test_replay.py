@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 import replay
 from replayed.answer import Recording, read, record, save
@@ -38,6 +39,25 @@ def test_it_records_what_the_session_does(bundle, recording):
                 again = decode(recording, answer, Way(drafter=True), FixedWidth(width))
                 # Near the end of the cache a block may be narrower; the replay's ends with the answer.
                 assert sum(again.cycles.values()) == session.statistics.cycles, "the drafter proposed something else"
+
+
+def test_it_records_what_the_drafter_says_of_its_proposals(bundle, recording):
+    answer = recording.answers[0]
+    assert [[len(said) for said in place] for place in answer.chances] == [list(range(1, BLOCK))] * len(answer.proposals)
+    with load(bundle, threads=1) as session:
+        list(session.tokens(PROMPTS[0], max_new_tokens=1))
+        drafter = session._engines.drafter
+        drafter.draft(answer.tokens[0], len(answer.prompt), BLOCK)
+        assert [drafter.chance(slot) for slot in range(BLOCK - 1)] == pytest.approx(answer.chances[0][-1])
+
+
+def test_what_the_drafter_says_decides_how_much_of_a_block_is_verified(recording):
+    prices = msgspec.structs.replace(recording.prices, draft=dict.fromkeys(recording.prices.draft, 0.0), inject=dict.fromkeys(recording.prices.inject, 0.0))
+    free, seconds = msgspec.structs.replace(recording, prices=prices), {}
+    for said in (0.0, 1.0):
+        answers = [msgspec.structs.replace(it, chances=[[[said] * len(row) for row in place] for place in it.chances]) for it in recording.answers]
+        seconds[said] = [decode(free, it, Way(drafter=True), Way(drafter=True).controller(free)).seconds for it in answers]
+    assert seconds[0.0] != seconds[1.0]
 
 
 def test_time_is_made_of_prices(recording):

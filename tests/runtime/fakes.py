@@ -62,6 +62,8 @@ class FakeTarget(TargetEngine):
 class FakeDrafter(DrafterEngine):
     """Knows the target's function; `right(position)` says whether its guess for that position is the target's or another token."""
 
+    has_chances = True
+
     def __init__(self, right, context: int = 64, block: int = 8, widest: int = 16) -> None:
         super().__init__(context=context, block=block, widest=widest)
         self.right = right
@@ -87,3 +89,6 @@ class FakeDrafter(DrafterEngine):
         # The block's own rows land in the cache too, and must be overwritten before they count.
         self.cache[position : position + width] = [99] * width
         return proposals
+
+    def chance(self, slot: int) -> float:
+        return slot / 10

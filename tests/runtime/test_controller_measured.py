@@ -1,7 +1,7 @@
 """The controller at the prices of a real bundle: on a machine that others use as well, and where an answer is duller than those before it.
 
-Prices are those of SmolLM2-135M with the demo's drafter at int4, one thread, in plain steps of 9 ms: where the drafter is wrong, each block of two costs
-a fifth of a step for nothing. Gains and losses are of the work done, not of the time that somebody else took.
+Where the drafter is wrong, each block of two costs a fifth of a step for nothing. Gains and losses are of the work done, not of the time that somebody
+else took.
 """
 
 from __future__ import annotations
@@ -10,13 +10,10 @@ import random
 from statistics import mean
 
 import pytest
+from prices import BLOCK, DRAFT, NARROWEST, VERIFY, WIDTHS
 
 from dflash_compile.runtime.controller import AdaptiveWidth, FixedWidth
 
-BLOCK, WIDTHS, NARROWEST = 6, (2, 4, 6), 2
-VERIFY = {1: 1.0, 2: 1.0, 4: 1.54, 6: 2.02}
-DRAFT = {2: 0.18, 4: 0.2, 6: 0.25}
-"""with its inject"""
 SEEDS = range(5)
 
 

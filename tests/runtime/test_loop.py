@@ -80,6 +80,11 @@ class AnyWidth:
         width = self.noise.choice([1, 1, *range(1, most + 1)])
         return CyclePlan(width, width > 1 and self.noise.random() < self.drafting)
 
+    def narrow(self, plan, chance):
+        assert plan.drafted
+        assert [chance(slot) for slot in range(plan.width - 1)] == [slot / 10 for slot in range(plan.width - 1)]
+        return self.noise.randint(2, plan.width)
+
     def observe(self, plan, accepted, seconds, verify_seconds):
         assert 0 <= accepted < plan.width + -plan.width % self.narrowest
         assert seconds >= verify_seconds >= 0

@@ -17,6 +17,7 @@ from dflash_compile.runtime.backends import EngineOptions, _ort_library, find_ba
 from dflash_compile.runtime.backends import onnxruntime as backend
 from dflash_compile.runtime.backends._ort_graph import Buffer
 from dflash_compile.runtime.bundle.read import open_bundle
+from dflash_compile.runtime.controller import CyclePlan
 from dflash_compile.runtime.errors import BundleError, IncompatibleError, UsageError
 
 PROMPT = list(b"the quick brown fox")
@@ -80,6 +81,46 @@ def test_drafter_equals_numpy_after_partial_injects(engines):
         assert drafter.draft(anchor, position, 3) == reference_logits(DRAFTER, hidden)[1:3].argmax(-1).tolist()
         target.verify(PROMPT[position : position + accepted], position)
         drafter.inject(target.taps, accepted, position)
+
+
+def test_a_drafter_tells_the_softmax_of_its_choices(engines):
+    target, drafter = engines.target, engines.drafter
+    target.prefill(PROMPT[:10], 0)
+    drafter.inject(target.taps, 10, 0)
+    block = np.array([PROMPT[10]] + [MASK] * (BLOCK - 1))
+    logits = reference_logits(DRAFTER, reference(DRAFTER, DRAFTER.embedding[block], TARGET.embedding[PROMPT[:10]]))[1:]
+    odds = np.exp(logits - logits.max(-1, keepdims=True))
+    wanted = (odds.max(-1) / odds.sum(-1)).tolist()
+    assert drafter.has_chances
+    drafter.draft(PROMPT[10], 10, BLOCK)
+    assert [drafter.chance(slot) for slot in range(BLOCK - 1)] == pytest.approx(wanted, rel=1e-4)
+    assert drafter.chance(1) == pytest.approx(wanted[1], rel=1e-4), "asked once more"
+
+
+@pytest.mark.parametrize(("top", "rest", "chance"), [(1e4, -1e4, 1.0), (-1e4, -1e4, 1 / VOCAB), (np.nan, np.nan, 0.0), (np.inf, 0.0, 0.0), (0.0, -np.inf, 1.0)])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_chance_is_a_number_whatever_the_logits_are(engines, top, rest, chance, dtype):
+    engines.target.prefill(PROMPT[:10], 0)
+    engines.drafter.inject(engines.target.taps, 10, 0)
+    engines.drafter.draft(PROMPT[10], 10, 2)
+    logits = np.full((1, VOCAB), rest, dtype)
+    logits[0, 5] = top
+    engines.drafter._drafted, engines.drafter._chosen = logits, [5]
+    with np.errstate(all="raise", under="ignore", invalid="ignore"):
+        assert engines.drafter.chance(0) == pytest.approx(chance)
+
+
+def test_a_session_verifies_as_many_rows_as_its_controller_chooses(tiny_bundle, monkeypatch):
+    with load(tiny_bundle) as session:
+        plain = list(session.tokens(list(b"the quick"), draft=False))
+        asked = []
+        monkeypatch.setattr(type(session._adaptive), "plan", lambda self, most, match: CyclePlan(min(4, most), drafted=most > 1))
+        monkeypatch.setattr(type(session._adaptive), "narrow", lambda self, plan, chance: asked.append(chance(plan.width - 2)) or 2)
+        assert list(session.tokens(list(b"the quick"))) == plain
+        offered = session.statistics.offered_at
+    assert offered[0] == len(asked) > 0
+    assert not any(offered[1:])
+    assert all(0 < chance <= 1 for chance in asked)
 
 
 def test_inject_writes_its_rows_and_no_other(engines):

@@ -1,0 +1,99 @@
+"""Drafted blocks whose drafter says how sure it is: which rows of one to verify, and what blocks gave of late by the width they were drafted at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+
+from .confidence import Confidence
+
+_FORGET = 0.95
+"""weight of earlier blocks, per block"""
+_BEFORE = 2.0
+"""blocks that those of other texts count as"""
+
+Chance = Callable[[int], float]
+"""the chance that the drafter gives its proposal at a slot, from 0 to 1"""
+
+
+class Blocks:
+    """Running means of tokens and rows. False while there was no block.
+
+    A block may be drafted wider than it is worth verifying: which of its rows are shows only in what the drafter says of them.
+    """
+
+    def __init__(self, widths: Sequence[int]) -> None:
+        """`widths`, in order, are those that blocks are drafted and verified at."""
+        self._widths, self._confidence = widths, Confidence()
+        self._said, self._block = list[float](), list[tuple[int, int, float]]()
+        """of the block that is being verified: what the drafter said of its proposals, as far as it was asked, and by width, had it been drafted as wide,
+        how many rows were best and the tokens that they promised"""
+        self._weight = 0.0
+        self._tokens = dict.fromkeys(widths, 0.0)
+        self._rows: dict[int, dict[int, float]] = {width: {} for width in widths}
+
+    def __bool__(self) -> bool:
+        return self._weight > 0
+
+    def begin(self) -> None:
+        """Another text begins."""
+        self._said, self._block = [], []
+        if self._weight > _BEFORE:
+            self._scale(_BEFORE / self._weight)
+
+    def narrow(self, drafted: int, chance: Chance, prices: Sequence[float]) -> int:
+        """How many rows of a block of `drafted` to verify: those whose expected tokens are most beyond their price; `prices`, in tokens, are by width.
+
+        It is asked of the slots that a wider choice could pay for, no others.
+        """
+        self._said, self._block = [], []
+        tokens, stands, share, slots, most, rows, promised, chosen = 1.0, 1.0, 1.0, 0, -inf, drafted, 0.0, drafted
+        for width, price in zip(self._widths, prices, strict=True):
+            # Even if all that follow were certain to stand: in this choice, or in the widest.
+            if max(stands * (width - slots) - price, stands * (self._widths[-1] - slots) - prices[-1]) + tokens - stands > most:
+                while slots < width - 1:
+                    if slots < drafted - 1:
+                        self._said.append(said := chance(slots))
+                        share = self._confidence.of(said)
+                    stands *= share  # what was not drafted is as sure as the last that was
+                    tokens += stands
+                    slots += 1
+                if tokens - price > most:
+                    most, rows, promised = tokens - price, width, tokens
+            self._block.append((width, rows, promised))
+            if width <= drafted:
+                chosen = rows
+        return chosen
+
+    def note(self, verified: int, accepted: int) -> None:
+        """Of the block that was narrowed last so many rows were `verified` and so many proposals `accepted`. Does nothing where none was.
+
+        What a block promised counts half and what came of it half: the one varies less, the other is the truth.
+        """
+        if not self._block:
+            return
+        self._scale(_FORGET)
+        self._weight += 1
+        for width, rows, tokens in self._block:
+            told = accepted < verified - 1 or rows <= verified
+            came = min(accepted + 1, rows) if told else max(tokens, accepted + 1)
+            self._tokens[width] += (tokens + came) / 2
+            self._rows[width][rows] = self._rows[width].get(rows, 0.0) + 1
+        for slot, said in enumerate(self._said[: min(accepted + 1, verified - 1)]):
+            self._confidence.note(said, slot < accepted)
+        self._said, self._block = [], []
+
+    def tokens(self, width: int) -> float:
+        """Expected tokens of a block drafted `width` wide. Raises `ZeroDivisionError` before the first."""
+        return self._tokens[width] / self._weight
+
+    def mean(self, width: int, cost: Callable[[int], float]) -> float:
+        """Mean of `cost`, a function of rows, over the rows of such blocks that were worth verifying."""
+        return sum(weight * cost(rows) for rows, weight in self._rows[width].items()) / self._weight
+
+    def _scale(self, by: float) -> None:
+        self._weight *= by
+        for width, rows in self._rows.items():
+            self._tokens[width] *= by
+            for count in rows:
+                rows[count] *= by
