@@ -92,6 +92,8 @@ def main() -> int:
     if arguments.way:
         print(json.dumps(measure(arguments.bundles[0], arguments.way, arguments.fill)))
         return 0
+    if arguments.cache is not None:
+        arguments.cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=arguments.cache) as folder:
         found = {str(bundle): {"bound": round(bound(bundle))} | rounds(bundle, arguments.repeats, arguments.fill, Path(folder)) for bundle in arguments.bundles}
     if arguments.json:

@@ -4,9 +4,10 @@
 
 First each answer is recorded: what plain decoding gives, what the drafter would propose at each place in blocks of each width, and what calls cost, in
 CPU time of one thread. `--recording FILE` keeps that, or takes it from FILE where it is there. Then the session's loop decodes the recorded answers
-again on a clock that moves by those prices alone: with look-ups, with the drafter, and with both; in one session, prompt after prompt, and each in a
-session of its own, which has everything to learn. Speeds are against plain decoding at the same prices. For the `--worst` prompts it is told
-what each kind of cycle saved or lost, in plain steps.
+again on a clock that moves by those prices alone: with look-ups, with the drafter, with both, and with both but a drafter that does not say how sure it
+is; in one session, prompt after prompt, and each in a session of its own, which has everything to learn. Speeds are against plain decoding at the same
+prices. For the `--worst` prompts it is told what each kind of cycle saved or lost, in plain steps. Last, how sure the drafter was of its proposals at
+each slot whose predecessors stood, and the share of them that stood.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import quantiles
+from statistics import fmean, quantiles
 from typing import Any
 
 from replayed.answer import Answer, Recording, read, record, save
@@ -25,7 +27,14 @@ from replayed.decode import PLAIN, Replay, Way, decode
 from dflash_compile.cli.bench.suite import open_suites
 from dflash_compile.runtime import load
 
-WAYS = {"look-ups": Way(lookup=True), "drafts": Way(drafter=True), "both": Way(drafter=True, lookup=True)}
+WAYS = {
+    "look-ups": Way(lookup=True),
+    "drafts": Way(drafter=True),
+    "both": Way(drafter=True, lookup=True),
+    "both, silent": Way(drafter=True, lookup=True, chances=False),
+}
+_CLASSES = 5
+"""of chances that the drafter gives, in the table of what came of them"""
 SUITES = ("chat", "code", "reasoning", "tools")
 
 
@@ -69,6 +78,22 @@ def rows(recording: Recording) -> list[dict[str, Any]]:
     return table
 
 
+def confidence(recording: Recording) -> list[dict[str, Any]]:
+    """By slot of the widest blocks and class of the chances that the drafter gave: their mean, and the share that stood."""
+    seen: dict[tuple[int, int], list[tuple[float, bool]]] = defaultdict(list)
+    for answer in recording.answers:
+        for place, said in enumerate(answer.chances):
+            for slot, (chance, token) in enumerate(zip(said[-1], answer.proposals[place][-1], strict=True)):
+                stood = token == answer.tokens[place + 1 + slot]
+                seen[slot, min(int(chance * _CLASSES), _CLASSES - 1)].append((chance, stood))
+                if not stood:
+                    break
+    return [
+        {"slot": slot, "proposals": len(pairs), "said": round(fmean(chance for chance, _ in pairs), 3), "stood": round(fmean(it for _, it in pairs), 3)}
+        for (slot, _), pairs in sorted(seen.items())
+    ]
+
+
 def worst(recording: Recording, most: int) -> list[dict[str, Any]]:
     """The prompts that gained least with everything on, and why."""
     plain, found = replay(recording, PLAIN, keep=False), []
@@ -104,11 +129,11 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(words)
     recording = recorded(given)
-    table, least = rows(recording), worst(recording, given.worst)
+    table, least, sure = rows(recording), worst(recording, given.worst), confidence(recording)
     if given.json:
-        print(json.dumps({"rows": table, "worst": least}))
+        print(json.dumps({"rows": table, "worst": least, "confidence": sure}))
         return 0
-    for row in [*table, *least]:
+    for row in [*table, *least, *sure]:
         print("  ".join(f"{key} {value}" for key, value in row.items()))
     return 0
 

@@ -10,7 +10,7 @@ from .confidence import Confidence
 _FORGET = 0.95
 """weight of earlier blocks, per block"""
 _BEFORE = 2.0
-"""blocks that those of other texts count as"""
+"""blocks that those of other texts count as, at most"""
 
 Chance = Callable[[int], float]
 """the chance that the drafter gives its proposal at a slot, from 0 to 1"""
@@ -42,9 +42,10 @@ class Blocks:
             self._scale(_BEFORE / self._weight)
 
     def narrow(self, drafted: int, chance: Chance, prices: Sequence[float]) -> int:
-        """How many rows of a block of `drafted` to verify: those whose expected tokens are most beyond their price; `prices`, in tokens, are by width.
+        """How many rows of a block of `drafted` rows, one of the widths, to verify: those whose expected tokens are most beyond their price.
 
-        It is asked of the slots that a wider choice could pay for, no others.
+        `prices`, in tokens, are of all widths, in order; those beyond `drafted` serve to say what a wider draft would have been worth. `chance` is asked
+        for slots that a choice could pay for, no others. Raises `ValueError` for another number of prices.
         """
         self._said, self._block = [], []
         tokens, stands, share, slots, most, rows, promised, chosen = 1.0, 1.0, 1.0, 0, -inf, drafted, 0.0, drafted
@@ -84,11 +85,11 @@ class Blocks:
         self._said, self._block = [], []
 
     def tokens(self, width: int) -> float:
-        """Expected tokens of a block drafted `width` wide. Raises `ZeroDivisionError` before the first."""
+        """Expected tokens of a block drafted `width` wide. Raises `KeyError` for no width of these, `ZeroDivisionError` before the first block."""
         return self._tokens[width] / self._weight
 
     def mean(self, width: int, cost: Callable[[int], float]) -> float:
-        """Mean of `cost`, a function of rows, over the rows of such blocks that were worth verifying."""
+        """Mean of `cost`, a function of rows, over the rows of such blocks that were worth verifying. Raises as `tokens` does."""
         return sum(weight * cost(rows) for rows, weight in self._rows[width].items()) / self._weight
 
     def _scale(self, by: float) -> None:

@@ -9,7 +9,7 @@ _TRUST = 4.0
 _HONEST = 2.0
 """proposals that stood, of as many that should have, which are believed before any was seen"""
 _FORGET = 0.98
-"""weight of what came of earlier proposals, per proposal"""
+"""weight of what came of earlier proposals: in a class per proposal of it, in all per proposal"""
 
 
 class Confidence:

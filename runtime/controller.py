@@ -39,7 +39,8 @@ class CyclePlan(NamedTuple):
     """The next cycle."""
 
     width: int
-    """rows to verify, at least; `PLAIN`: as few as there can be, of which those behind the anchor cost nothing and may hold guesses"""
+    """rows: of a drafted block those to draft, of which `Controller.narrow` may leave some unverified; else those to verify, at least. `PLAIN`: as few as
+    there can be, of which those behind the anchor cost nothing and may hold guesses"""
     drafted: bool
     """by the drafter; else what is looked up fills the rows behind the anchor"""
 
@@ -60,11 +61,17 @@ class Controller(Protocol):
         ...
 
     def narrow(self, plan: CyclePlan, chance: Chance) -> int:
-        """How many rows of the block that was drafted by `plan` to verify, from 2 to all; `observe` tells what came of it."""
+        """How many rows of the block that was drafted by `plan` to verify, from 2 to all.
+
+        Asked once a cycle, between `plan` and `observe`, where the drafter has chances; `chance` serves until it returns.
+        """
         ...
 
     def observe(self, plan: CyclePlan, accepted: int, seconds: float, verify_seconds: float) -> None:
-        """A cycle took `seconds` in all, of which verifying took `verify_seconds` (all, where it is one step), and `accepted` of its guesses stood."""
+        """A cycle by `plan` took `seconds` in all, of which verifying took `verify_seconds` (all, where it is one step).
+
+        `accepted` of its guesses stood: of those in the rows that the last `narrow` chose, if it was asked.
+        """
         ...
 
     def looked_up(self, match: int, known: int, stood: int) -> None:
@@ -192,7 +199,7 @@ class AdaptiveWidth:
             self._found.note(1, stood)
 
     def tokens(self, width: int) -> float:
-        """Expected tokens of a cycle drafted `width` rows wide."""
+        """Expected tokens of a cycle drafted `width` rows wide, one of those there are, of which as many are verified as promise enough."""
         return self._blocks.tokens(width) if self._blocks else self._drafts.tokens()[width - 1]
 
     def cost(self, width: int) -> float:

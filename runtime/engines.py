@@ -124,6 +124,8 @@ class DrafterEngine(ABC):
         """rows of the block it was trained for: the anchor and the proposals"""
         self.widest = widest
         """most rows of one inject"""
+        self._slots = 0
+        """proposals of the last draft"""
 
     @final
     def inject(self, taps: Taps, rows: int, position: int) -> None:
@@ -143,14 +145,18 @@ class DrafterEngine(ABC):
         if not 2 <= width <= self.block:
             raise UsageError(f"a block of {width} rows", why=f"the drafter takes 2 to {self.block}", fix="choose a width in that range")
         _check_fits(position, width, self.context)
+        self._slots = width - 1
         return self._draft_impl(anchor, position, width)
 
+    @final
     def chance(self, slot: int) -> float:
         """The chance, from 0 to 1, that the drafter gave its proposal at `slot` of the last draft, 0 right after the anchor.
 
-        Raises `NotImplementedError` where the drafter does not have chances.
+        Raises `UsageError` for a slot that was not drafted, `NotImplementedError` where the drafter does not have chances.
         """
-        raise NotImplementedError
+        if not 0 <= slot < self._slots:
+            raise UsageError(f"slot {slot}", why=f"the last draft has {self._slots}, from 0", fix="draft a wider block")
+        return self._chance_impl(slot)
 
     @abstractmethod
     def close(self) -> None:
@@ -161,6 +167,10 @@ class DrafterEngine(ABC):
 
     @abstractmethod
     def _draft_impl(self, anchor: int, position: int, width: int) -> Sequence[int]: ...
+
+    def _chance_impl(self, slot: int) -> float:
+        """As `chance`. Drafters that say how sure they are have it, and `has_chances`."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,10 @@ class Statistics:
 
     @property
     def tau(self) -> float:
-        """Tokens per drafted cycle: accepted proposals and the bonus, cut where the answer ends. 0 where none drafted."""
+        """Tokens per drafted cycle: accepted proposals and the bonus, cut where the answer ends. 0 where none drafted.
+
+        Of what was verified: proposals that the drafter was not sure of may have been left out. A fixed block verifies all.
+        """
         return max(self.tokens - 1 - self.undrafted_tokens, 0) / self.drafted if self.drafted else 0.0
 
     @property
@@ -65,7 +68,7 @@ class Statistics:
 
     @property
     def host_seconds(self) -> float:
-        """Time outside engine calls: the loop's own."""
+        """Time outside engine calls: the loop's own, in which the drafter says how sure it is."""
         return max(self.prefill_seconds + self.decode_seconds - sum(self.seconds.values()), 0.0)
 
 

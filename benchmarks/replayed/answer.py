@@ -32,7 +32,7 @@ class Answer(msgspec.Struct, frozen=True):
     """tokens of the answer, its end-of-sequence token included"""
     proposals: list[list[list[int]]]
     """by place in the answer, the anchor's, then by width from 2 on"""
-    chances: list[list[list[float]]]
+    chances: list[list[list[float]]] = []
     """that the drafter gave them, in the same order; empty where it does not say"""
 
 

@@ -21,11 +21,13 @@ class Way:
 
     drafter: bool = False
     lookup: bool = False
+    chances: bool = True
+    """whether the drafter says how sure it is"""
 
     def controller(self, recording: Recording) -> AdaptiveWidth:
         """One that knows nothing yet, as a session that was just opened has it."""
         answer, clock = recording.answers[0], Clock()
-        engines = Engines(ReplayedTarget(recording, answer, clock, 0.0), ReplayedDrafter(recording, answer, clock))
+        engines = Engines(ReplayedTarget(recording, answer, clock, 0.0), ReplayedDrafter(recording, answer, clock, self.chances))
         return AdaptiveWidth(recording.block, engines.widths, narrowest=recording.exact_width, drafter=self.drafter)
 
 
@@ -47,8 +49,8 @@ class Replay:
 def decode(recording: Recording, answer: Answer, way: Way, controller: Controller) -> Replay:
     """The answer again. Raises `ValueError` where other tokens came of it, which is a fault of this replay."""
     clock, plain = Clock(), recording.prices.verify[recording.exact_width]
-    target = ReplayedTarget(recording, answer, clock, recording.prices.hosted(way.drafter, way.lookup))
-    drafter = ReplayedDrafter(recording, answer, clock) if way.drafter else None
+    target = ReplayedTarget(recording, answer, clock, recording.prices.hosted(way.drafter, way.lookup, way.chances))
+    drafter = ReplayedDrafter(recording, answer, clock, way.chances) if way.drafter else None
     ledger, record = Ledger(controller, plain), Recorder(recording.block, clock)
     lookup, limits = Lookup(recording.block - 1) if way.lookup else None, Limits(answer.length, "max_new_tokens", frozenset())
     ledger.begin()

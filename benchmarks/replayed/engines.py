@@ -53,14 +53,15 @@ class ReplayedTarget(TargetEngine):
 class ReplayedDrafter(DrafterEngine):
     """Proposes what it proposed at that place, at that width."""
 
-    def __init__(self, recording: Recording, answer: Answer, clock: Clock) -> None:
+    def __init__(self, recording: Recording, answer: Answer, clock: Clock, chances: bool) -> None:
+        """Without `chances` it does not say how sure it is."""
         super().__init__(context=len(answer.prompt) + len(answer.tokens) + recording.block, block=recording.block, widest=recording.widest)
         self._prices: Prices = recording.prices
         self._clock, self._first, self._proposals = clock, len(answer.prompt), answer.proposals
-        self.has_chances = bool(answer.chances)
+        self.has_chances = chances and bool(answer.chances)
         self._chances, self._said = answer.chances, list[float]()
 
-    def chance(self, slot: int) -> float:
+    def _chance_impl(self, slot: int) -> float:
         return self._said[slot]
 
     def close(self) -> None:

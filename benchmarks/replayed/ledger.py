@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from dflash_compile.runtime.controller import AdaptiveWidth, Chance, Controller, CyclePlan
+from dflash_compile.runtime.blocks import Chance
+from dflash_compile.runtime.controller import AdaptiveWidth, Controller, CyclePlan
 
 
 class Ledger:
-    """A controller that does what another one decides, and books what came of it by kind of cycle."""
+    """A controller that does what another one decides, and books what came of it by kind of cycle; of drafts, by the width they were drafted at."""
 
     def __init__(self, inner: Controller, plain: float) -> None:
         """`plain` are seconds a token of plain decoding."""

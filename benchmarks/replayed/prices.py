@@ -21,7 +21,7 @@ class Prices(msgspec.Struct, frozen=True):
     inject: dict[int, float]
     """by rows; in between as on a line"""
     host: dict[str, float]
-    """of a cycle by way of decoding, the names of `profile_cycle.WAYS`"""
+    """of a cycle by way of decoding, the names of `profile_cycle.WAYS`; those of a drafter that does not say how sure it is are "…, silent" """
     read: float = 0.0
     """of a row of a prompt, as one of many; 0 where it was not measured"""
 
@@ -33,9 +33,10 @@ class Prices(msgspec.Struct, frozen=True):
         low, high = self.inject[below], self.inject[above]
         return low if below == above else low + (high - low) * (rows - below) / (above - below)
 
-    def hosted(self, drafted: bool, looked_up: bool) -> float:
-        """Of the host's part of a cycle in an answer that drafts and looks up, or does not."""
-        return self.host["both" if drafted and looked_up else "drafts" if drafted else "look-ups" if looked_up else "plain"]
+    def hosted(self, drafted: bool, looked_up: bool, chances: bool = True) -> float:
+        """Of the host's part of a cycle in an answer that drafts and looks up, or does not; without `chances` the drafter says nothing of itself."""
+        name = "both" if drafted and looked_up else "drafts" if drafted else "look-ups" if looked_up else "plain"
+        return self.host[name] if chances else self.host.get(f"{name}, silent", self.host[name])
 
 
 def measure_prices(session: Session, tokens: Sequence[int], rounds: int) -> Prices:
@@ -51,4 +52,8 @@ def measure_prices(session: Session, tokens: Sequence[int], rounds: int) -> Pric
     seconds = {name: ms / 1000 for name, ms in by_turns([turns], rounds)[0].items()}
     by_role = {role: {int(name.split()[1]): it for name, it in seconds.items() if name.startswith(f"{role} ")} for role in ("verify", "draft", "inject")}
     hosts = {name: host(session, _HOST_TOKENS, **way)["host_us"] / 1e6 for name, way in WAYS.items()}
+    if drafter.has_chances:
+        drafter.has_chances = False
+        hosts |= {f"{name}, silent": host(session, _HOST_TOKENS, **way)["host_us"] / 1e6 for name, way in WAYS.items()}
+        drafter.has_chances = True
     return Prices(**by_role, host=hosts, read=seconds["read"] / widest)

@@ -95,7 +95,7 @@ def summary(statistics: Statistics, *, draft: bool) -> str:
 
 
 def as_dict(statistics: Statistics) -> dict[str, Any]:
-    """The figures of a request, JSON-ready; rates are of the cycles that offered that slot."""
+    """The figures of a request, JSON-ready; rates are of the cycles that verified a proposal at that slot, which may be those whose drafter was sure."""
     return {
         "prompt_tokens": statistics.prompt_tokens,
         "tokens": statistics.tokens,

@@ -6,6 +6,7 @@ The target writes its taps where inject reads them; logits stay where they are w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -214,14 +215,17 @@ class _Drafter(DrafterEngine):
         # Not by nodes of the graph: argmax there takes two to four times as long as numpy's (docs/benchmarks.md).
         self._drafted = self._logits.read((width - 1, self._vocab))
         self._chosen = _choices(self._drafted)
-        return self._chosen if self._ids is None else [self._ids[row] for row in self._chosen]
+        return list(self._chosen) if self._ids is None else [self._ids[row] for row in self._chosen]
 
-    def chance(self, slot: int) -> float:
-        """Softmax of the logits at the choice, over the tokens that the drafter can propose; of logits that are not numbers, 0."""
+    def _chance_impl(self, slot: int) -> float:
+        """Softmax of the logits at the choice, over the tokens that the drafter can propose; 0 where the largest is infinite or not a number."""
         row, odds = self._drafted[slot], self._odds
-        np.subtract(row, row[self._chosen[slot]], out=odds, dtype=np.float32)
-        total = float(np.add.reduce(np.exp(odds, out=odds)))
-        return 1 / total if total >= 1 else 0.0
+        top = row[self._chosen[slot]]
+        if not isfinite(top):
+            return 0.0
+        with np.errstate(under="ignore"):
+            np.subtract(row, top, out=odds, dtype=np.float32)
+            return 1 / float(np.add.reduce(np.exp(odds, out=odds)))
 
 
 def _choices(logits: NDArray[Any]) -> list[int]:

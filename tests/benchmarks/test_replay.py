@@ -51,13 +51,32 @@ def test_it_records_what_the_drafter_says_of_its_proposals(bundle, recording):
         assert [drafter.chance(slot) for slot in range(BLOCK - 1)] == pytest.approx(answer.chances[0][-1])
 
 
-def test_what_the_drafter_says_decides_how_much_of_a_block_is_verified(recording):
+def told(recording, said, way):
+    """Seconds of all answers with a drafter that costs nothing and gives every proposal the chance `said`."""
     prices = msgspec.structs.replace(recording.prices, draft=dict.fromkeys(recording.prices.draft, 0.0), inject=dict.fromkeys(recording.prices.inject, 0.0))
-    free, seconds = msgspec.structs.replace(recording, prices=prices), {}
-    for said in (0.0, 1.0):
-        answers = [msgspec.structs.replace(it, chances=[[[said] * len(row) for row in place] for place in it.chances]) for it in recording.answers]
-        seconds[said] = [decode(free, it, Way(drafter=True), Way(drafter=True).controller(free)).seconds for it in answers]
-    assert seconds[0.0] != seconds[1.0]
+    free = msgspec.structs.replace(recording, prices=prices)
+    answers = [msgspec.structs.replace(it, chances=[[[said] * len(row) for row in place] for place in it.chances]) for it in recording.answers]
+    return [decode(free, it, way, way.controller(free)).seconds for it in answers]
+
+
+def test_what_the_drafter_says_decides_how_much_of_a_block_is_verified(recording):
+    assert told(recording, 0.0, Way(drafter=True)) != told(recording, 1.0, Way(drafter=True))
+
+
+def test_a_silent_drafter_is_another_way(recording):
+    silent = Way(drafter=True, chances=False)
+    assert told(recording, 0.0, silent) == told(recording, 1.0, silent)
+    assert told(recording, 1.0, silent) != told(recording, 1.0, Way(drafter=True))
+
+
+def test_it_tells_how_sure_the_drafter_was_and_how_often_it_was_right(recording):
+    sure = replay.confidence(recording)
+    places = sum(len(answer.proposals) for answer in recording.answers)
+    assert sum(row["proposals"] for row in sure if row["slot"] == 0) == places
+    reached = [sum(row["proposals"] for row in sure if row["slot"] == slot) for slot in range(BLOCK - 1)]
+    stood = [sum(row["proposals"] * row["stood"] for row in sure if row["slot"] == slot) for slot in range(BLOCK - 1)]
+    assert stood[:-1] == pytest.approx(reached[1:], abs=0.1)
+    assert all(0 <= row["said"] <= 1 for row in sure)
 
 
 def test_time_is_made_of_prices(recording):

@@ -90,5 +90,5 @@ class FakeDrafter(DrafterEngine):
         self.cache[position : position + width] = [99] * width
         return proposals
 
-    def chance(self, slot: int) -> float:
+    def _chance_impl(self, slot: int) -> float:
         return slot / 10

@@ -6,9 +6,9 @@ import random
 from statistics import mean
 
 import pytest
-from prices import BLOCK, DRAFT, NARROWEST, VERIFY, WIDTHS
+from prices import BLOCK, DRAFT, NARROWEST, VERIFY, WIDTHS, Crowded
 
-from dflash_compile.runtime.controller import AdaptiveWidth
+from dflash_compile.runtime.controller import PLAIN, AdaptiveWidth, CyclePlan
 
 SEEDS = range(5)
 
@@ -55,7 +55,7 @@ def adaptive():
     return AdaptiveWidth(BLOCK, WIDTHS, narrowest=NARROWEST)
 
 
-def speed(controller, text, says, tokens, seed):
+def speed(controller, text, says, tokens, seed, clock=lambda work: work):
     """Tokens for a plain step of work. At each place of `text` all proposals stand with one chance, of which the drafter `says` something, or nothing."""
     noise, made, work = random.Random(seed), 0, 0.0
     controller.begin()
@@ -72,7 +72,8 @@ def speed(controller, text, says, tokens, seed):
         while plan.drafted and accepted < rows - 1 and noise.random() < share:
             accepted += 1
         verify, draft = VERIFY[rows], DRAFT[plan.width] if plan.drafted else 0.0
-        controller.observe(plan, accepted, verify + draft, verify)
+        verified = clock(verify)
+        controller.observe(plan, accepted, verified + clock(draft), verified)
         made, work = made + accepted + 1, work + verify + draft
     return made / work
 
@@ -122,4 +123,53 @@ def test_a_session_that_begins_with_a_dull_answer_loses_three_percent_at_most(mo
 def test_it_says_nothing_before_it_knows_what_a_cycle_is_worth():
     controller = adaptive()
     plan = controller.plan(BLOCK, 0)
-    assert controller.narrow(plan, [0.0].__getitem__) == plan.width == 2
+
+    def chance(slot):
+        raise AssertionError("asked before anything could be made of it")
+
+    assert controller.narrow(plan, chance) == plan.width
+
+
+def test_a_narrowed_block_tells_what_its_rows_cost_and_what_its_draft_did():
+    controller = adaptive()
+    controller.observe(controller.plan(BLOCK, 0), 0, 1.0 + 0.2, 1.0)
+    controller.plan(BLOCK, 0)
+    plan = CyclePlan(6, drafted=True)
+    assert controller.narrow(plan, lambda slot: 0.01) == 2
+    controller.observe(plan, 0, 1.0 + 0.25, 1.0)
+    assert controller.cost(PLAIN) == 1.0
+    assert controller.cost(6) == pytest.approx(1.0 + 0.25), "two rows of a draft of six"
+    assert controller.cost(2) == pytest.approx(1.0 + 0.2)
+
+
+@pytest.mark.parametrize("says", [truth, boast])
+@pytest.mark.parametrize(("taken", "own"), [(0.5, 0.4), (0.67, 0.4)])
+@pytest.mark.parametrize("share", [0.0, 0.13, 0.3, 0.6])
+def test_a_job_that_takes_half_of_the_core_changes_little(says, taken, own, share):
+    def text(noise):
+        return share
+
+    crowded = mean(speed(adaptive(), text, says, 800, seed, Crowded(taken, own, seed + 1)) for seed in SEEDS)
+    assert crowded >= 0.96, "it may not lose"
+    assert crowded >= 0.93 * average(text, says)
+
+
+@pytest.mark.parametrize("says", [None, truth, boast])
+def test_it_turns_on_again_when_dull_text_becomes_easy(says):
+    def easy(noise):
+        return 0.8
+
+    for seed in SEEDS:
+        controller = adaptive()
+        speed(controller, never, says, 400, seed)
+        assert speed(controller, easy, says, 400, seed) >= 0.85 * average(easy, says, 400)
+
+
+@pytest.mark.parametrize("most", [0.0, 0.1])
+def test_easy_answers_do_not_make_a_dull_one_dear(most):
+    first = []
+    for seed in SEEDS:
+        controller = adaptive()
+        speed(controller, mixed, truth, 3000, seed)
+        first.append(speed(controller, lambda noise: most * noise.random(), truth, 96, seed))
+    assert mean(first) >= 0.97

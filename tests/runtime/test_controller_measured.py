@@ -10,7 +10,7 @@ import random
 from statistics import mean
 
 import pytest
-from prices import BLOCK, DRAFT, NARROWEST, VERIFY, WIDTHS
+from prices import BLOCK, DRAFT, NARROWEST, VERIFY, WIDTHS, Crowded
 
 from dflash_compile.runtime.controller import AdaptiveWidth, FixedWidth
 
@@ -22,26 +22,6 @@ class Quiet:
 
     def __call__(self, work):
         return work
-
-
-class Crowded:
-    """A core that another job takes for `share` of the time, after slices of work that last `own` on average."""
-
-    def __init__(self, share, own, seed):
-        self.noise, self.share, self.own = random.Random(seed), share, own
-        self.left = self.slice()
-
-    def slice(self):
-        return self.noise.expovariate(1 / self.own)
-
-    def __call__(self, work):
-        wall = work
-        while work >= self.left:
-            work -= self.left
-            wall += self.noise.expovariate((1 - self.share) / (self.share * self.own))
-            self.left = self.slice()
-        self.left -= work
-        return wall
 
 
 def speed(controller, share, tokens, clock, noise):

@@ -83,10 +83,12 @@ class AnyWidth:
     def narrow(self, plan, chance):
         assert plan.drafted
         assert [chance(slot) for slot in range(plan.width - 1)] == [slot / 10 for slot in range(plan.width - 1)]
-        return self.noise.randint(2, plan.width)
+        self.rows = self.noise.randint(2, plan.width)
+        return self.rows
 
     def observe(self, plan, accepted, seconds, verify_seconds):
-        assert 0 <= accepted < plan.width + -plan.width % self.narrowest
+        rows = self.rows if plan.drafted else plan.width + -plan.width % self.narrowest
+        assert 0 <= accepted < rows
         assert seconds >= verify_seconds >= 0
         self.heard.append(plan)
 
