@@ -2,10 +2,10 @@
 
     python benchmarks/attention.py [--positions 128,2048,8000] [--rows 1,2,4,6,64] [--threads 1] [--rounds 9] [--json]
 
-Ten layers of attention alone, each with K and V of its own, so that they have to be read as in a model; milliseconds for 30 layers, medians, forms by
-turns. "heads as rows" lets the three query heads of a K/V head be rows of one head, under a mask, so that K and V are read once for all of them: it sees
-as many rows of the cache, writes three times as many new ones, and what its rotation and padding would take is not in it. "int8 cache" is ONNX Runtime's
-own, with a scale a channel. All take random numbers: only time is measured.
+"As built" is what a bundle's layers do. Ten layers of attention alone, each with K and V of its own, so that they have to be read as in a model;
+milliseconds for 30 layers, medians, forms by turns. "heads as rows" lets the three query heads of a K/V head be rows of one head, under a mask, so that K
+and V are read once for all of them: it sees as many rows of the cache, writes three times as many new ones, and what its rotation and padding would take
+is not in it. "int8 cache" is ONNX Runtime's own, with a scale a channel. All take random numbers: only time is measured.
 `ORT_GQA_DISABLE_FLASH_ATTENTION=1` in the environment takes the kernel that writes all scores out.
 """
 
@@ -101,18 +101,29 @@ def measure(rows: int, position: int, threads: int, rounds: int) -> dict[str, fl
     return {form: 1000 * median(taken) * MODEL_LAYERS / LAYERS for form, taken in seconds.items()}
 
 
+def _numbers(text: str) -> list[int]:
+    numbers = [int(it) for it in text.split(",")]
+    if min(numbers) < 1:
+        raise argparse.ArgumentTypeError("numbers from 1, with commas between them")
+    return numbers
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--positions", default="128,2048,8000")
-    parser.add_argument("--rows", default="1,2,4,6,64")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--positions", type=_numbers, default="128,2048,8000", help="rows in the cache before the call (default: %(default)s)")
+    parser.add_argument("--rows", type=_numbers, default="1,2,4,6,64", help="of the call (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="of ONNX Runtime (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=9, help="calls of each form that are timed (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="one document instead of lines")
     given = parser.parse_args(words)
-    positions, widths, table = [int(it) for it in given.positions.split(",")], [int(it) for it in given.rows.split(",")], []
+    positions, widths, table = given.positions, given.rows, []
     if min(positions) < 2 * max(widths):
         parser.error("the least position is twice the rows, for the heads that become rows")
+    if min(given.threads, given.rounds) < 1:
+        parser.error("at least one thread and one round")
+    if not given.json:
+        print("milliseconds of 30 layers:")
     for position in positions:
         for rows in widths:
             table.append({"position": position, "rows": rows, **measure(rows, position, given.threads, given.rounds)})

@@ -6,7 +6,8 @@ First each answer is recorded: what plain decoding gives, what the drafter would
 CPU time of one thread. `--recording FILE` keeps that, or takes it from FILE where it is there. Then the session's loop decodes the recorded answers
 again on a clock that moves by those prices alone: with look-ups, with the drafter, with both, and with both but a drafter that does not say how sure it
 is; in one session, prompt after prompt, and each in a session of its own, which has everything to learn. Speeds are against plain decoding at the same
-prices. For the `--worst` prompts it is told what each kind of cycle saved or lost, in plain steps. Last, how sure the drafter was of its proposals at
+prices: the suite's, quartiles of single prompts and the worst of them. For the `--worst` prompts it is told of each kind of cycle how many there were
+and how many plain steps they saved, less than none where they lost. Last, how sure the drafter was of its proposals at
 each slot whose predecessors stood, and the share of them that stood.
 """
 
@@ -21,11 +22,13 @@ from pathlib import Path
 from statistics import fmean, quantiles
 from typing import Any
 
+import msgspec
 from replayed.answer import Answer, Recording, read, record, save
 from replayed.decode import PLAIN, Replay, Way, decode
 
 from dflash_compile.cli.bench.suite import open_suites
 from dflash_compile.runtime import load
+from dflash_compile.runtime.errors import DFlashError, UsageError
 
 WAYS = {
     "look-ups": Way(lookup=True),
@@ -39,9 +42,13 @@ SUITES = ("chat", "code", "reasoning", "tools")
 
 
 def recorded(given: argparse.Namespace) -> Recording:
-    """From the file, if it is there; else of the bundle, and into the file."""
+    """From the file, if it is there; else of the bundle, and into the file. Raises `UsageError` for a file that is no recording."""
     if given.recording is not None and given.recording.exists():
-        return read(given.recording)
+        print(f"replaying {given.recording}: what it holds was recorded before, whatever bundle and prompts are named now", file=sys.stderr)
+        try:
+            return read(given.recording)
+        except (OSError, msgspec.DecodeError) as fault:
+            raise UsageError("no recording", where=str(given.recording), why=str(fault), fix="remove it, and it is recorded again") from fault
     with load(given.bundle, threads=1) as session:
         recording = record(session, open_suites(given.suite or SUITES, given.prompts), given.max_new_tokens, given.rounds)
     if given.recording is not None:
@@ -119,16 +126,22 @@ def _told(recording: Recording, keep: bool, index: int, answer: Answer, before: 
 def main(words: Sequence[str] | None = None) -> int:
     """Record, replay and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bundle", type=Path)
+    parser.add_argument("bundle", type=Path, help="for ONNX Runtime")
     parser.add_argument("--suite", action="append", help="a suite's name, or a file or folder of prompts; may be given again; the four short ones by default")
-    parser.add_argument("--prompts", type=int, default=12)
-    parser.add_argument("--max-new-tokens", type=int, default=96)
-    parser.add_argument("--rounds", type=int, default=30, help="calls of each kind that are timed")
-    parser.add_argument("--recording", type=Path)
-    parser.add_argument("--worst", type=int, default=4)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--prompts", type=int, default=12, help="of each suite (default: %(default)s)")
+    parser.add_argument("--max-new-tokens", type=int, default=96, help="of each answer (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=30, help="calls of each kind that are timed, at least 2 (default: %(default)s)")
+    parser.add_argument("--recording", type=Path, metavar="FILE", help="keeps the recording, or is replayed instead of the bundle where it is there")
+    parser.add_argument("--worst", type=int, default=4, help="prompts of each kind of session that are told about (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="one document instead of lines")
     given = parser.parse_args(words)
-    recording = recorded(given)
+    if min(given.prompts, given.max_new_tokens) < 1 or given.rounds < 2:
+        parser.error("at least one prompt, one token and two rounds")
+    try:
+        recording = recorded(given)
+    except DFlashError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return int(error.exit_code)
     table, least, sure = rows(recording), worst(recording, given.worst), confidence(recording)
     if given.json:
         print(json.dumps({"rows": table, "worst": least, "confidence": sure}))

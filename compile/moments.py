@@ -6,7 +6,7 @@ layers before it already rounded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -18,6 +18,7 @@ from dflash_compile.export.torch_model import load_model
 from dflash_compile.runtime.errors import BuildError
 
 from .calibration import Calibration
+from .progress import Progress, silent
 
 _BUDGET = 2 << 30
 """bytes of moments kept at once; those of larger targets are taken some layers at a time, each time with a pass over the text"""
@@ -28,8 +29,8 @@ _DAMPING = 0.01
 class Moments:
     """Factors of the inverse second moments, by checkpoint tensor. The model is read when the first is asked for."""
 
-    def __init__(self, target: TargetCheckpoint, calibration: Calibration, budget: int = _BUDGET) -> None:
-        self._target, self._calibration, self._budget = target, calibration, budget
+    def __init__(self, target: TargetCheckpoint, calibration: Calibration, budget: int = _BUDGET, progress: Progress = silent) -> None:
+        self._target, self._calibration, self._budget, self._progress = target, calibration, budget, progress
         self._loaded: tuple[PreTrainedModel, list[torch.Tensor]] | None = None
         self._readers: dict[str, str] = {}
         """the first module that reads what this one reads, by module, in the order they are run"""
@@ -46,7 +47,7 @@ class Moments:
             return None
         if source not in self._factors:
             self._factors = {}  # before others take their place
-            found = _moments(model, self._next(model, source), texts)
+            found = _moments(model, self._next(model, source), _counted(texts, self._progress))
             self._factors = {name: _factor(name, found.pop(name)) for name in list(found)}
         return self._factors[source]
 
@@ -95,7 +96,13 @@ def _readers(model: PreTrainedModel, ids: torch.Tensor) -> dict[str, str]:
     return found
 
 
-def _moments(model: PreTrainedModel, names: Sequence[str], texts: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+def _counted(texts: Sequence[torch.Tensor], progress: Progress) -> Iterator[torch.Tensor]:
+    for number, ids in enumerate(texts):
+        progress("reading calibration texts", number, len(texts))
+        yield ids
+
+
+def _moments(model: PreTrainedModel, names: Sequence[str], texts: Iterable[torch.Tensor]) -> dict[str, torch.Tensor]:
     """X^T X [K, K] of each module of `names`, in float32."""
     sums: dict[str, torch.Tensor] = {}
 
@@ -116,7 +123,7 @@ class _Enough(Exception):
 
 
 @torch.inference_mode()
-def _run(model: PreTrainedModel, names: Sequence[str], hear: Listener, texts: Sequence[torch.Tensor], last: str | None) -> None:
+def _run(model: PreTrainedModel, names: Sequence[str], hear: Listener, texts: Iterable[torch.Tensor], last: str | None) -> None:
     """Run `model` over `texts` [1, S], as far as the layer `last` if it is given, while somebody listens to those called `names`."""
     modules = _linears(model)
     hooks = [modules[name].register_forward_pre_hook(partial(_heard, hear, name, name == last)) for name in names]

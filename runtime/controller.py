@@ -218,7 +218,8 @@ class AdaptiveWidth:
             return "too few cycles to tell whether drafting pays"
         best, rate = self._best_draft(self._widths)
         gain, dear = rate / self.rate(PLAIN), self.cost(best) / self.cost(PLAIN)
-        doing = f"drafting {best} rows" if gain > 1 else "decoding plainly"
+        verified = f" and verifying {self._blocks.mean(best, float):.1f} of them" if self._blocks else ""
+        doing = f"drafting {best} rows{verified}" if gain > 1 else "decoding plainly"
         worth = f"a block of {best} is worth {gain:.2f}x plain decoding ({self.tokens(best):.2f} tokens for {dear:.2f} times the cost)"
         if not self._found:
             return f"{doing}: {worth}"

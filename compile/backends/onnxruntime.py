@@ -146,7 +146,7 @@ def prepare(models: Models, options: BuildOptions, progress: Progress, owners: C
     )
     wanted = [(owner, trace) for owner, trace in traces if owner in owners]
     engines: list[_Engine] = []
-    moments = Moments(models.target, options.calibration) if options.calibration is not None and "target" in owners else None
+    moments = Moments(models.target, options.calibration, progress=progress) if options.calibration is not None and "target" in owners else None
     for owner, trace in wanted:
         progress("tracing and lowering", len(engines), len(wanted))
         lower = portable.lower if options.portable else partial(onnxruntime.lower, precision=_precision(options, owner, moments))

@@ -114,3 +114,19 @@ def test_it_records_a_bundle_once(bundle, tmp_path, capsys):
     before, kept = capsys.readouterr().out, file.read_bytes()
     assert replay.main(words) == 0
     assert (capsys.readouterr().out, file.read_bytes()) == (before, kept)
+
+
+@pytest.mark.parametrize("rubbish", [b"rubbish", b"{}", b"[1, 2]", b'{"block": 4', b"\x80\x81"])
+def test_a_file_that_is_no_recording_is_named_and_kept(rubbish, tmp_path, capsys):
+    file = tmp_path / "recording.json"
+    file.write_bytes(rubbish)
+    assert replay.main([str(tmp_path), "--recording", str(file)]) == 2
+    assert str(file) in capsys.readouterr().err
+    assert file.read_bytes() == rubbish
+
+
+def test_a_bundle_that_is_not_there_is_an_error_and_no_traceback(tmp_path, capsys):
+    assert replay.main([str(tmp_path / "nothing")]) == 2
+    assert "nothing" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        replay.main([str(tmp_path), "--rounds", "1"])

@@ -132,6 +132,14 @@ def drafter(target: TargetCheckpoint, tmp_path_factory: pytest.TempPathFactory) 
     return open_drafter(models.write_drafter(tmp_path_factory.mktemp("drafter") / "drafter", target.path))
 
 
+def test_reading_the_texts_tells_how_far_it_is(target: TargetCheckpoint) -> None:
+    told: list[tuple[str, int, int]] = []
+    moments = Moments(target, TEXTS, progress=lambda step, done=0, total=0: told.append((step, done, total)))
+    moments.factor("model.layers.0.self_attn.q_proj.weight")
+    count = len(TEXTS.sequences(target))
+    assert told == [("reading calibration texts", number, count) for number in range(count)]
+
+
 @pytest.mark.parametrize("budget", [1, 1 << 30])
 def test_moments_are_of_what_transformers_gives_the_layer(target: TargetCheckpoint, budget: int) -> None:
     """However few of them are kept at a time, and in whatever order they are asked for."""

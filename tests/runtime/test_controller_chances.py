@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from statistics import mean
 
 import pytest
@@ -173,3 +174,10 @@ def test_easy_answers_do_not_make_a_dull_one_dear(most):
         speed(controller, mixed, truth, 3000, seed)
         first.append(speed(controller, lambda noise: most * noise.random(), truth, 96, seed))
     assert mean(first) >= 0.97
+
+
+def test_the_verdict_says_how_much_of_a_block_is_verified():
+    controller = adaptive()
+    speed(controller, split, truth, 400, 0)
+    drafted, verified = re.match(r"drafting (\d) rows and verifying (\d\.\d) of them", controller.verdict()).groups()
+    assert 2 < float(verified) < int(drafted)
