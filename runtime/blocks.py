@@ -48,7 +48,10 @@ class Blocks:
         for slots that a choice could pay for, no others. Raises `ValueError` for another number of prices.
         """
         self._said, self._block = [], []
-        tokens, stands, share, slots, most, rows, promised, chosen = 1.0, 1.0, 1.0, 0, -inf, drafted, 0.0, drafted
+        # Of the slots seen so far: expected tokens, the chance that all stand, that of the last, and their number.
+        tokens, stands, share, slots = 1.0, 1.0, 1.0, 0
+        # Of the best choice so far: tokens beyond its price, rows and tokens; and the rows of the best one that was drafted.
+        most, rows, promised, chosen = -inf, drafted, 0.0, drafted
         for width, price in zip(self._widths, prices, strict=True):
             # Even if all that follow were certain to stand: in this choice, or in the widest.
             if max(stands * (width - slots) - price, stands * (self._widths[-1] - slots) - prices[-1]) + tokens - stands > most:

@@ -152,7 +152,7 @@ class DrafterEngine(ABC):
     def chance(self, slot: int) -> float:
         """The chance, from 0 to 1, that the drafter gave its proposal at `slot` of the last draft, 0 right after the anchor.
 
-        Raises `UsageError` for a slot that was not drafted, `NotImplementedError` where the drafter does not have chances.
+        Raises `UsageError` for a slot that was not drafted, and for a drafter without chances.
         """
         if not 0 <= slot < self._slots:
             raise UsageError(f"slot {slot}", why=f"the last draft has {self._slots}, from 0", fix="draft a wider block")
@@ -169,8 +169,8 @@ class DrafterEngine(ABC):
     def _draft_impl(self, anchor: int, position: int, width: int) -> Sequence[int]: ...
 
     def _chance_impl(self, slot: int) -> float:
-        """As `chance`. Drafters that say how sure they are have it, and `has_chances`."""
-        raise NotImplementedError
+        """As `chance`. Drafters whose engines give choices and no logits leave it as it is, and refuse."""
+        raise UsageError("how sure this drafter is", why="its engines give choices without their chances", fix="ask only where `has_chances` is true")
 
 
 @dataclass(frozen=True, slots=True)

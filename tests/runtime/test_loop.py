@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dflash_compile.runtime.acceptance import accept_greedy
 from dflash_compile.runtime.controller import CyclePlan, FixedWidth
 from dflash_compile.runtime.cycles import chunk_rows
+from dflash_compile.runtime.engines import DrafterEngine
 from dflash_compile.runtime.errors import LengthError, UsageError
 from dflash_compile.runtime.loop import plan_limits, run
 from dflash_compile.runtime.statistics import Recorder
@@ -201,3 +202,14 @@ def test_engines_refuse_what_does_not_fit():
         drafter.inject(target.taps, 2, 0)
     with pytest.raises(UsageError):
         drafter.draft(1, 0, 9)
+
+
+def test_only_a_drafter_with_chances_tells_those_of_what_it_drafted():
+    drafter = FakeDrafter(lambda position: True)
+    drafter.draft(1, 0, 4)
+    assert [drafter.chance(slot) for slot in range(3)] == [0.0, 0.1, 0.2]
+    for slot in (-1, 3):
+        with pytest.raises(UsageError, match="slot"):
+            drafter.chance(slot)
+    with pytest.raises(UsageError, match="how sure"):
+        DrafterEngine._chance_impl(drafter, 0)
