@@ -26,16 +26,16 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer
 
-from dflash_compile.compile.bind import bind
-from dflash_compile.compile.lowerings.onnxruntime import lower
-from dflash_compile.compile.precision import precision_of
-from dflash_compile.compile.records import graph_record
+from dflash_compile.compile.graphs.bind import bind
+from dflash_compile.compile.manifest_records import graph_record
+from dflash_compile.compile.onnxruntime.lower import lower
+from dflash_compile.compile.onnxruntime.precision import precision_of
 from dflash_compile.export import open_drafter, open_target
-from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
-from dflash_compile.export.draft_head import drafter_tensors
-from dflash_compile.export.trace import trace_draft
-from dflash_compile.runtime.backends._ort_graph import Buffer, Graph
-from dflash_compile.runtime.backends._ort_library import open_engine, session_options
+from dflash_compile.export.checkpoints.checkpoint import DrafterCheckpoint, TargetCheckpoint
+from dflash_compile.export.checkpoints.draft_head import drafter_tensors
+from dflash_compile.export.tracing.trace import trace_draft
+from dflash_compile.runtime.backends.onnxruntime.graph import Buffer, Graph
+from dflash_compile.runtime.backends.onnxruntime.library import open_engine, session_options
 from dflash_compile.train.raw_text import library_texts
 from dflash_compile.train.vocabulary import choose_vocabulary
 

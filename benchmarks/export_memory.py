@@ -49,11 +49,11 @@ def export() -> dict[str, float]:
     start = time.perf_counter()
     from transformers import Qwen3Config
 
-    from dflash_compile.compile.lowerings.onnxruntime import lower
-    from dflash_compile.compile.precision import precision_of
-    from dflash_compile.export.checkpoint import TargetCheckpoint, TextSource
+    from dflash_compile.compile.onnxruntime.lower import lower
+    from dflash_compile.compile.onnxruntime.precision import precision_of
+    from dflash_compile.export.checkpoints.checkpoint import TargetCheckpoint, TextSource
     from dflash_compile.export.spec import TargetSpec
-    from dflash_compile.export.trace import trace_target
+    from dflash_compile.export.tracing.trace import trace_target
 
     class Unreadable:
         def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -76,8 +76,8 @@ def make(folder: Path) -> None:
     from safetensors.torch import save_file
     from transformers import Qwen3Config
 
+    from dflash_compile.export.checkpoints.skeleton import parameter_shapes
     from dflash_compile.export.families import family_of
-    from dflash_compile.export.skeleton import parameter_shapes
 
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
     import models

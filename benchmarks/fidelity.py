@@ -22,8 +22,8 @@ import numpy.typing as npt
 import torch
 
 from dflash_compile.cli.bench.suite import open_suites
+from dflash_compile.export.checkpoints.torch_model import load_model
 from dflash_compile.export.opening import open_target
-from dflash_compile.export.torch_model import load_model
 from dflash_compile.runtime import load
 from dflash_compile.runtime.cycles import chunk_rows
 from dflash_compile.runtime.session import Session

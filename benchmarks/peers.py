@@ -34,7 +34,7 @@ from dflash_compile.artifacts import ROOT
 from dflash_compile.cli.bench.machine_record import machine_record
 from dflash_compile.cli.bench.suite import open_suites
 from dflash_compile.cli.machine import cores
-from dflash_compile.export.references import locate
+from dflash_compile.export.checkpoints.references import locate
 from dflash_compile.runtime.bundle.read import open_bundle
 from dflash_compile.runtime.errors import DFlashError, UsageError
 from dflash_compile.runtime.text import open_text

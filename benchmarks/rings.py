@@ -19,14 +19,14 @@ import onnxruntime
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from dflash_compile.compile.bind import bind
-from dflash_compile.compile.lowerings import onnxruntime as form
-from dflash_compile.compile.precision import precision_of
-from dflash_compile.export.checkpoint import TargetCheckpoint, TextSource
-from dflash_compile.export.safetensors_source import SafetensorsSource
-from dflash_compile.export.signature import Signature
-from dflash_compile.export.target_spec import target_sizes
-from dflash_compile.export.trace import trace_target
+from dflash_compile.compile.graphs.bind import bind
+from dflash_compile.compile.onnxruntime import lower as form
+from dflash_compile.compile.onnxruntime.precision import precision_of
+from dflash_compile.export.checkpoints.checkpoint import TargetCheckpoint, TextSource
+from dflash_compile.export.checkpoints.safetensors_source import SafetensorsSource
+from dflash_compile.export.checkpoints.target_spec import target_sizes
+from dflash_compile.export.tracing.signature import Signature
+from dflash_compile.export.tracing.trace import trace_target
 
 WIDEST = 64
 

@@ -28,7 +28,7 @@ from dflash_compile.cli.bench.sides import widths
 from dflash_compile.cli.compiled_target import open_compiled_target
 from dflash_compile.compile.build import BuildOptions, build
 from dflash_compile.export import open_drafter, open_target
-from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
+from dflash_compile.export.checkpoints.checkpoint import DrafterCheckpoint, TargetCheckpoint
 from dflash_compile.runtime import load
 from dflash_compile.runtime.errors import DFlashError, UsageError
 from dflash_compile.runtime.session import Session

@@ -25,10 +25,10 @@ def measure(
     target: str, drafter: str, precision: str, arch: tuple[str, ...], roles: set[str], widths: tuple[int, ...], context: int, live: int, work: Path
 ) -> list[dict[str, Any]]:
     """One record for each engine."""
-    from dflash_compile.compile.backends.tensorrt import Compilation
-    from dflash_compile.compile.models import decide
     from dflash_compile.compile.options import BuildOptions
+    from dflash_compile.compile.pair_sizes import decide
     from dflash_compile.compile.tensorrt.architectures import architectures_of
+    from dflash_compile.compile.tensorrt.backend import Compilation
     from dflash_compile.compile.tensorrt.library import choose_flavour
     from dflash_compile.compile.tensorrt.roles import attention_count, lower_all, roles_of, trace_all
     from dflash_compile.export.opening import open_drafter, open_target

@@ -21,9 +21,9 @@ from pathlib import Path
 import torch
 
 from dflash_compile.export import open_target
-from dflash_compile.export.dflash_v1 import DflashV1
+from dflash_compile.export.checkpoints.torch_model import load_model
+from dflash_compile.export.dflash.v1 import DflashV1
 from dflash_compile.export.spec import TargetSpec
-from dflash_compile.export.torch_model import load_model
 from dflash_compile.train.compute import choose_compute
 from dflash_compile.train.data import Corpus
 from dflash_compile.train.features import FeatureStore

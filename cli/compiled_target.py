@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dflash_compile.runtime.errors import IncompatibleError, PairingError
 
 if TYPE_CHECKING:
-    from dflash_compile.export.checkpoint import TargetCheckpoint
+    from dflash_compile.export.checkpoints.checkpoint import TargetCheckpoint
     from dflash_compile.train.compiled_target import CompiledTarget
 
 
@@ -18,7 +18,7 @@ def open_compiled_target(bundle: Path, target: TargetCheckpoint, taps: tuple[int
     Raises `PairingError` where the bundle was built from another target or hands out other `taps` (None: any),
     `IncompatibleError` where its engines cannot run here or take no batch, and what opening a bundle raises.
     """
-    from dflash_compile.compile.batching import batched_target
+    from dflash_compile.compile.onnxruntime.batching import batched_target
     from dflash_compile.runtime.bundle.read import open_bundle
     from dflash_compile.train.compiled_target import CompiledTarget
 

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from dflash_compile.runtime import backends
+from dflash_compile.runtime import backend as backends
 from dflash_compile.runtime.cache import cache_folder, cache_size
 
 RUNTIME_LIBRARIES = ("numpy", "tokenizers", "jinja2", "msgspec")

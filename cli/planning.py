@@ -11,7 +11,7 @@ from dflash_compile.runtime.errors import UsageError
 from .machine import memory_total
 
 if TYPE_CHECKING:
-    from dflash_compile.compile.plan import Needs, Plan
+    from dflash_compile.compile.onnxruntime.memory_estimate import Needs, Plan
 
 _UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 

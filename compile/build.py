@@ -8,19 +8,19 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
-from dflash_compile.export.graph import OWNERS
+from dflash_compile.export.checkpoints.checkpoint import DrafterCheckpoint, TargetCheckpoint
 from dflash_compile.export.opening import open_drafter, open_target
+from dflash_compile.export.tracing.graph import OWNERS
 from dflash_compile.runtime.bundle.contract import check_contract
 from dflash_compile.runtime.bundle.files import MANIFEST, check_files, sha256
 from dflash_compile.runtime.bundle.read import read_manifest
 from dflash_compile.runtime.bundle.vocabulary import STORED
 
-from .backends import find_backend
-from .models import Models, decide
+from .backend import find_backend
+from .manifest_records import TEMPLATE, TOKENIZER, VOCABULARY, manifest_of
 from .options import BuildOptions
+from .pair_sizes import Models, decide
 from .progress import Note, Progress, silent, unheard
-from .records import TEMPLATE, TOKENIZER, VOCABULARY, manifest_of
 from .reuse import find_donor
 from .staging import check_output, staged
 

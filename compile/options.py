@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dflash_compile.export.graph import OWNERS, Owner
+from dflash_compile.export.tracing.graph import OWNERS, Owner
 from dflash_compile.runtime.errors import UsageError
 
-from .backends import find_backend
-from .calibration import Calibration
+from .backend import find_backend
+from .onnxruntime.calibration_text import Calibration
 
 _GROUPED = "int4"
 """the precision whose weights share scales in groups"""

@@ -17,10 +17,10 @@ from dflash_compile.runtime.bundle.manifest import GraphRecord, Manifest, Requir
 from dflash_compile.runtime.bundle.read import read_manifest
 from dflash_compile.runtime.errors import BundleError, IncompatibleError
 
-from .models import Models
+from .manifest_records import tool, width_list
 from .options import BuildOptions
+from .pair_sizes import Models
 from .progress import Progress
-from .records import tool, width_list
 
 _OPTION = "--target-from"
 

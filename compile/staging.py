@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from dflash_compile.export.swap import swap
+from dflash_compile.export.checkpoints.swap import swap
 from dflash_compile.runtime.bundle.files import MANIFEST
 from dflash_compile.runtime.errors import BuildError, UsageError
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .checkpoint import DrafterCheckpoint, TargetCheckpoint
-from .references import locate
+from .checkpoints.checkpoint import DrafterCheckpoint, TargetCheckpoint
+from .checkpoints.references import locate
 from .registry import the_one_for
 
 

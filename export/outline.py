@@ -12,18 +12,18 @@ import torch
 
 from dflash_compile.runtime.errors import CheckpointError
 
-from .dflash_v2 import draft_module
-from .experts import has_sparse_form
+from .checkpoints.references import locate
+from .checkpoints.skeleton import built_without_memory, shapes_of
+from .checkpoints.target_spec import target_sizes
+from .dflash.v2 import draft_module
 from .families import family_of
 from .opening import open_drafter, open_target
-from .references import locate
 from .registry import the_one_for
-from .rope import rotary_kinds
-from .skeleton import built_without_memory, shapes_of
 from .spec import DrafterSpec, TargetSpec
-from .target_spec import target_sizes
 from .targets.transformers_dir import read_config
-from .windows import layer_windows
+from .tracing.experts import has_sparse_form
+from .tracing.rope import rotary_kinds
+from .tracing.windows import layer_windows
 
 CONFIG = "config.json"
 

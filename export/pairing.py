@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from dflash_compile.runtime.errors import PairingError
 
-from .checkpoint import DrafterCheckpoint, TargetCheckpoint
+from .checkpoints.checkpoint import DrafterCheckpoint, TargetCheckpoint
+from .checkpoints.text import template_hash, vocabulary_hash
+from .checkpoints.thinking import ThinkingSwitch, thinking_switch
 from .spec import DrafterSpec, TargetSpec
-from .text import template_hash, vocabulary_hash
-from .thinking import ThinkingSwitch, thinking_switch
 
 FLOATS = ("float32", "float16", "bfloat16")
 BLOCKS = range(2, 65)

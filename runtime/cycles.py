@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .acceptance import accept_greedy, agreement
-from .controller import PLAIN, Controller, CyclePlan
 from .embeds import Span, within
 from .engines import CycleEngine, DrafterEngine, TargetEngine
-from .lookup import Lookup
+from .policy.controller import PLAIN, Controller, CyclePlan
+from .policy.prompt_lookup import Lookup
 from .statistics import Recorder
 
 

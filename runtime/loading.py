@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from .backends import EngineOptions, find_backend
+from .backend import EngineOptions, find_backend
 from .bundle.files import Verify
 from .bundle.manifest import Manifest
 from .bundle.read import open_bundle

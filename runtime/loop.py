@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
-from .controller import Controller
 from .cycles import Cycles
 from .embeds import Span
 from .engines import CycleEngine, DrafterEngine, TargetEngine
 from .errors import LengthError, UsageError
-from .lookup import Lookup
+from .policy.controller import Controller
+from .policy.prompt_lookup import Lookup
 from .statistics import Finish, Recorder
 
 

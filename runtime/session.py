@@ -9,12 +9,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from .bundle.manifest import Manifest
-from .controller import AdaptiveWidth, Controller, FixedWidth
 from .embeds import Embeds, Span, check_embeds
 from .engines import Engines
 from .errors import UsageError
-from .lookup import Lookup
 from .loop import Limits, plan_limits, run
+from .policy.controller import AdaptiveWidth, Controller, FixedWidth
+from .policy.prompt_lookup import Lookup
 from .statistics import Recorder, Statistics
 from .stops import StopFilter
 

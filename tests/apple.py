@@ -12,8 +12,8 @@ from unittest.mock import patch
 import models
 
 from dflash_compile.compile.build import BuildOptions, build
+from dflash_compile.compile.coreml.evaluator.evaluate import Evaluator
 from dflash_compile.compile.coreml.package import MODEL
-from dflash_compile.compile.mil.evaluate import Evaluator
 
 CONTEXT, BLOCK = 96, 4
 

@@ -45,7 +45,7 @@ def library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """`apple.Library` in place of coremltools, with compiled models in a folder of this test."""
     from apple import Library
 
-    from dflash_compile.runtime.backends import coreml
+    from dflash_compile.runtime.backends.coreml import backend as coreml
 
     library = Library()
     monkeypatch.setattr(coreml, "_import_library", lambda: library)

@@ -10,9 +10,9 @@ import numpy as np
 import onnxruntime
 from forms import quiet
 
-from dflash_compile.compile.bind import bind
-from dflash_compile.compile.models import Models
+from dflash_compile.compile.graphs.bind import bind
 from dflash_compile.compile.options import BuildOptions
+from dflash_compile.compile.pair_sizes import Models
 from dflash_compile.compile.tensorrt.architectures import architectures_of
 from dflash_compile.compile.tensorrt.lint import lint
 from dflash_compile.compile.tensorrt.roles import CHUNK, Engine, Traced, lower_all

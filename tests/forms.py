@@ -13,22 +13,22 @@ import onnxruntime
 import torch
 from onnx.reference import ReferenceEvaluator
 
-from dflash_compile.compile.bind import bind
-from dflash_compile.compile.lowerings import onnxruntime as ort_form
-from dflash_compile.compile.lowerings import portable
-from dflash_compile.compile.precision import precision_of
-from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint, TensorSource
-from dflash_compile.export.dflash_v1 import DflashV1
-from dflash_compile.export.dflash_v2 import draft_module as module_of
-from dflash_compile.export.draft_graphs import DraftGraph, InjectGraph, semantic_norms
+from dflash_compile.compile.graphs import portable
+from dflash_compile.compile.graphs.bind import bind
+from dflash_compile.compile.onnxruntime import lower as ort_form
+from dflash_compile.compile.onnxruntime.precision import precision_of
+from dflash_compile.export.checkpoints.checkpoint import DrafterCheckpoint, TargetCheckpoint, TensorSource
+from dflash_compile.export.dflash.v1 import DflashV1
+from dflash_compile.export.dflash.v2 import draft_module as module_of
 from dflash_compile.export.families import family_of
-from dflash_compile.export.graph import Graph
-from dflash_compile.export.hooks import hooked
-from dflash_compile.export.rope import RotaryTables, drafter_tables, rotary_tables
-from dflash_compile.export.signature import Signature
-from dflash_compile.export.skeleton import EMBEDDING, HEAD
-from dflash_compile.export.target import VerificationTarget
-from dflash_compile.export.trace import target_weight
+from dflash_compile.export.parameter_names import EMBEDDING, HEAD
+from dflash_compile.export.tracing.draft_graphs import DraftGraph, InjectGraph, semantic_norms
+from dflash_compile.export.tracing.graph import Graph
+from dflash_compile.export.tracing.hooks import hooked
+from dflash_compile.export.tracing.rope import RotaryTables, drafter_tables, rotary_tables
+from dflash_compile.export.tracing.signature import Signature
+from dflash_compile.export.tracing.target import VerificationTarget
+from dflash_compile.export.tracing.trace import target_weight
 
 Array = np.ndarray[Any, Any]
 Call = Callable[[Mapping[str, Array]], dict[str, Array]]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from dflash_compile.export.checkpoint import TargetCheckpoint
-from dflash_compile.export.draft_vocabulary import DraftVocabulary
+from dflash_compile.export.checkpoints.checkpoint import TargetCheckpoint
+from dflash_compile.export.dflash.vocabulary import DraftVocabulary
 from dflash_compile.export.spec import DrafterSpec
 
 from .evaluate import Acceptance

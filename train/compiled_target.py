@@ -14,7 +14,7 @@ FloatArray = NDArray[np.float32]
 
 
 class CompiledTarget:
-    """Runs a batched target graph (`compile/batching.py`) on ONNX Runtime's CPU kernels, the ones it is known to agree with a bundle on.
+    """Runs a batched target graph (`compile/onnxruntime/batching.py`) on ONNX Runtime's CPU kernels, the ones it is known to agree with a bundle on.
 
     Prompts go in one slot at a time, then all chosen slots advance together by a token. Two is the least width, here as in
     the runtime: a single row takes a kernel that rounds otherwise.

@@ -11,8 +11,8 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from dflash_compile.export.dflash_v1 import DflashV1
-from dflash_compile.export.rope import drafter_tables
+from dflash_compile.export.dflash.v1 import DflashV1
+from dflash_compile.export.tracing.rope import drafter_tables
 
 from .blocks import BlockBatch
 

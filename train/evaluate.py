@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from dflash_compile.export.dflash_v1 import DflashV1
+from dflash_compile.export.dflash.v1 import DflashV1
 
 from .blocks import IGNORED, BlockBatch, block_labels
 from .draft_forward import draft_hidden

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from dflash_compile.export.checkpoint import TargetCheckpoint
+from dflash_compile.export.checkpoints.checkpoint import TargetCheckpoint
 from dflash_compile.runtime.errors import DFlashError, ExitCode, UsageError
 
 VERSION = 1

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
-from dflash_compile.export.dflash_v1 import DflashV1
+from dflash_compile.export.checkpoints.checkpoint import DrafterCheckpoint, TargetCheckpoint
+from dflash_compile.export.dflash.v1 import DflashV1
 from dflash_compile.export.pairing import pair
-from dflash_compile.export.skeleton import HEAD
+from dflash_compile.export.parameter_names import HEAD
 from dflash_compile.export.spec import DrafterSpec
 from dflash_compile.runtime.errors import PairingError
 

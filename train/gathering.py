@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from dflash_compile.export.checkpoint import TargetCheckpoint
-from dflash_compile.export.torch_model import load_model
+from dflash_compile.export.checkpoints.checkpoint import TargetCheckpoint
+from dflash_compile.export.checkpoints.torch_model import load_model
 
 from .compiled_generation import CompiledGenerator
 from .compiled_target import CompiledTarget

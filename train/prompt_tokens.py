@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from dflash_compile.export.checkpoint import TargetCheckpoint
+from dflash_compile.export.checkpoints.checkpoint import TargetCheckpoint
 from dflash_compile.runtime.errors import UsageError
 
 from .gathering import PROMPT_ROOM, tokenizer_of

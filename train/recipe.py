@@ -9,15 +9,15 @@ from pathlib import Path
 
 import torch
 
-from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint, TextSource
-from dflash_compile.export.dflash_v1 import DflashV1
-from dflash_compile.export.draft_vocabulary import DraftVocabulary
-from dflash_compile.export.drafter_folder import TRAINED_WITH, refuse_existing
+from dflash_compile.export.checkpoints.checkpoint import DrafterCheckpoint, TargetCheckpoint, TextSource
+from dflash_compile.export.checkpoints.drafter_folder import TRAINED_WITH, refuse_existing
+from dflash_compile.export.checkpoints.text import template_hash, vocabulary_hash
+from dflash_compile.export.checkpoints.thinking import thinking_switch
+from dflash_compile.export.checkpoints.torch_model import load_model
+from dflash_compile.export.dflash.v1 import DflashV1
+from dflash_compile.export.dflash.vocabulary import DraftVocabulary
 from dflash_compile.export.drafters import speculators, zlab_v1
 from dflash_compile.export.spec import DrafterSpec, TargetSpec
-from dflash_compile.export.text import template_hash, vocabulary_hash
-from dflash_compile.export.thinking import thinking_switch
-from dflash_compile.export.torch_model import load_model
 from dflash_compile.runtime.errors import UsageError
 
 from .card import card

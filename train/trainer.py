@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
-from dflash_compile.export.dflash_v1 import DflashV1
+from dflash_compile.export.dflash.v1 import DflashV1
 from dflash_compile.runtime.errors import UsageError
 
 from .blocks import IGNORED, BlockBatch, gamma_for, row_weights

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from dflash_compile.export.draft_vocabulary import DraftVocabulary
+from dflash_compile.export.dflash.vocabulary import DraftVocabulary
 from dflash_compile.export.spec import TargetSpec
 from dflash_compile.runtime.errors import UsageError
 

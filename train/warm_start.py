@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from dflash_compile.export.dflash_v1 import DflashV1
+from dflash_compile.export.dflash.v1 import DflashV1
 
 
 @torch.no_grad()

@@ -9,9 +9,9 @@ import msgspec
 from profile_cycle import fill
 
 from dflash_compile.cli.bench.suite import Suite
-from dflash_compile.runtime.controller import FixedWidth
 from dflash_compile.runtime.cycles import Cycles
 from dflash_compile.runtime.engines import DrafterEngine
+from dflash_compile.runtime.policy.controller import FixedWidth
 from dflash_compile.runtime.session import Session
 from dflash_compile.runtime.statistics import Recorder
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dflash_compile.runtime.controller import AdaptiveWidth, Controller
 from dflash_compile.runtime.engines import Engines
-from dflash_compile.runtime.lookup import Lookup
 from dflash_compile.runtime.loop import Limits, run
+from dflash_compile.runtime.policy.controller import AdaptiveWidth, Controller
+from dflash_compile.runtime.policy.prompt_lookup import Lookup
 from dflash_compile.runtime.statistics import Recorder
 
 from .answer import Answer, Recording

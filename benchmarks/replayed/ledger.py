@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from dflash_compile.runtime.blocks import Chance
-from dflash_compile.runtime.controller import AdaptiveWidth, Controller, CyclePlan
+from dflash_compile.runtime.policy.controller import AdaptiveWidth, Controller, CyclePlan
+from dflash_compile.runtime.policy.verify_rows import Chance
 
 
 class Ledger:

@@ -7,7 +7,7 @@ import platform
 from importlib.metadata import version
 from pathlib import Path
 
-from dflash_compile.runtime.backends import find_backend
+from dflash_compile.runtime.backend import find_backend
 
 from ..machine import cores, memory_total
 from .records import MachineRecord

@@ -42,7 +42,7 @@ def command(
     acceptance. Build again with the adapted drafter and the same --precision. Interrupted, the same command goes on.
     """
     from dflash_compile.export import open_drafter, open_target
-    from dflash_compile.export.drafter_folder import refuse_existing
+    from dflash_compile.export.checkpoints.drafter_folder import refuse_existing
     from dflash_compile.train.from_drafter import options_of
     from dflash_compile.train.options import TrainOptions
     from dflash_compile.train.recipe import train

@@ -13,7 +13,7 @@ from ..console import Console
 from ..report import Report
 
 if TYPE_CHECKING:
-    from dflash_compile.compile.calibration import Calibration
+    from dflash_compile.compile.onnxruntime.calibration_text import Calibration
 
 Precision = Literal["int8", "int4", "fp32", "fp16", "bf16", "fp8", "nvfp4", "palette6", "palette4"]
 
@@ -103,7 +103,7 @@ def command(
 
 def _calibration(given: str) -> Calibration:
     """What `--calibrate` names."""
-    from dflash_compile.compile.calibration import TOKENS, Calibration, from_file
+    from dflash_compile.compile.onnxruntime.calibration_text import TOKENS, Calibration, from_file
 
     if given != _PROMPTS:
         return from_file(Path(given))

@@ -37,7 +37,7 @@ def _bundle(path: Path) -> Report:
 def _checkpoint(reference: str, hashes: bool) -> Report:
     """Only with `hashes` are all files read: their sha256 is then in the document."""
     from dflash_compile.export import drafters, open_drafter, open_target, registry
-    from dflash_compile.export.references import locate
+    from dflash_compile.export.checkpoints.references import locate
 
     path = locate(reference)
     layouts = [registry.load(drafters.__name__, name) for name in registry.names(drafters.__name__)]

@@ -19,7 +19,7 @@ def command(
     memory: Annotated[str | None, typer.Option("--memory", metavar="SIZE", help="Such as 24GB or 16GiB; this machine's by default.")] = None,
 ) -> Report:
     """Say what a bundle of TARGET and DRAFTER for ONNX Runtime would hold and need in memory. Reads configurations only: no weights have to be there."""
-    from dflash_compile.compile.plan import plan
+    from dflash_compile.compile.onnxruntime.memory_estimate import plan
     from dflash_compile.export.outline import outline_drafter, outline_target
 
     from ..planning import as_document, lengths, memory_bytes, tables

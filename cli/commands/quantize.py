@@ -21,7 +21,7 @@ def command(
 
     Projections of the draft layers become int8; fc and the norms stay as they are. The result is a drafter like any other.
     """
-    from dflash_compile.compile.int8_drafter import quantize_drafter
+    from dflash_compile.compile.quantize_drafter import quantize_drafter
 
     with console.progress() as progress:
         written = quantize_drafter(drafter, output, force, progress)

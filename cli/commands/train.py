@@ -90,7 +90,7 @@ def command(
     again: features are kept at once, the training state every five minutes and when interrupted.
     """
     from dflash_compile.export import open_drafter, open_target
-    from dflash_compile.export.drafter_folder import refuse_existing
+    from dflash_compile.export.checkpoints.drafter_folder import refuse_existing
     from dflash_compile.train.from_drafter import options_of
     from dflash_compile.train.options import TrainOptions, default_taps
     from dflash_compile.train.recipe import train

@@ -13,7 +13,7 @@ from dflash_compile.artifacts import ROOT
 from dflash_compile.compile.build import BuildOptions, build
 from dflash_compile.compile.progress import Note, unheard
 from dflash_compile.export import open_drafter, open_target
-from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
+from dflash_compile.export.checkpoints.checkpoint import DrafterCheckpoint, TargetCheckpoint
 from dflash_compile.runtime.bundle.read import open_bundle
 from dflash_compile.runtime.errors import DFlashError
 

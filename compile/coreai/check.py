@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from dflash_compile.export.checkpoint import TensorSource
-from dflash_compile.export.graph import Owner
+from dflash_compile.export.checkpoints.checkpoint import TensorSource
+from dflash_compile.export.tracing.graph import Owner
 from dflash_compile.runtime.errors import BuildError
 
-from ..stateful.caches import CACHE
-from ..stateful.lower import Stateful
-from ..stateful.reference import Array, Reference
-from ..stateful.trial import compare, trial_of
+from ..apple.caches import CACHE
+from ..apple.lower import Stateful
+from ..apple.parity_check import compare, trial_of
+from ..apple.reference import Array, Reference
 
 TOLERANCE = 1e-4
 """of the largest number of an output, in float32"""

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from dflash_compile.export.checkpoint import TensorSource
-from dflash_compile.export.graph import Owner
+from dflash_compile.export.checkpoints.checkpoint import TensorSource
+from dflash_compile.export.tracing.graph import Owner
 from dflash_compile.runtime.errors import BuildError
 
-from ..stateful.bind import bound
-from ..stateful.caches import CACHE
-from ..stateful.lower import Stateful
-from .products import with_weights_turned
+from ..apple.bind import bound
+from ..apple.caches import CACHE
+from ..apple.lower import Stateful
+from .transpose import with_weights_turned
 
 _METADATA, _DATE = "metadata.json", "19800101T000000Z"
 

@@ -12,15 +12,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dflash_compile.export.checkpoint import TensorSource
-from dflash_compile.export.graph import Owner
+from dflash_compile.export.checkpoints.checkpoint import TensorSource
+from dflash_compile.export.tracing.graph import Owner
 from dflash_compile.runtime.errors import BuildError
 
-from ..mil.evaluate import Array, Evaluator
-from ..stateful.caches import CACHE, NEW_ROWS
-from ..stateful.lower import Stateful
-from ..stateful.reference import Reference, with_rows
-from ..stateful.trial import compare, trial_of
+from ..apple.caches import CACHE, NEW_ROWS
+from ..apple.lower import Stateful
+from ..apple.parity_check import compare, trial_of
+from ..apple.reference import Reference, with_rows
+from .evaluator.evaluate import Array, Evaluator
 from .precision import Compression
 
 TOLERANCE = 0.02

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dflash_compile.export.graph import Graph, Owner, WeightRef
+from dflash_compile.export.tracing.graph import Graph, Owner, WeightRef
 from dflash_compile.runtime.errors import BuildError, IncompatibleError
 
-from ..stateful.cut import units
+from ..apple.partition import units
 from .names import ANE_IO, GPU_STATE
 from .package import WEIGHTS
 from .precision import Compression

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from dflash_compile.export.checkpoint import TensorSource
-from dflash_compile.export.graph import Owner
-from dflash_compile.export.skeleton import EMBEDDING, HEAD
+from dflash_compile.export.checkpoints.checkpoint import TensorSource
+from dflash_compile.export.parameter_names import EMBEDDING, HEAD
+from dflash_compile.export.tracing.graph import Owner
 from dflash_compile.runtime.errors import BuildError
 
-from ..stateful.bind import bound
-from ..stateful.caches import CACHE
-from ..stateful.lower import Stateful
+from ..apple.bind import bound
+from ..apple.caches import CACHE
+from ..apple.lower import Stateful
 from .names import PART
 from .precision import Compression, Kept
 

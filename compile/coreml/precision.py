@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dflash_compile.export.graph import WeightRef
-from dflash_compile.export.skeleton import EMBEDDING, HEAD
+from dflash_compile.export.parameter_names import EMBEDDING, HEAD
+from dflash_compile.export.tracing.graph import WeightRef
 
 _SMALLEST = 2048
 """a weight of fewer numbers, a norm say, stays as it is"""

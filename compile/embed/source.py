@@ -10,7 +10,7 @@ from dflash_compile.runtime.bundle.manifest import FORMAT, VERSION, Manifest
 from dflash_compile.runtime.errors import UsageError
 
 from ..coreml.names import ANE_IO, GPU_STATE
-from .words import LANGUAGES, laid_out
+from .emitter import LANGUAGES, laid_out
 
 _SYSTEMS = {
     "macos15": {"tools": "6.0", "platforms": ".macOS(.v15), .iOS(.v18)", "systems": "macOS 15 or iOS 18"},

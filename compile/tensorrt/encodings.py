@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 import torch
 
-from ..encoding import Array, Part, Shape
+from ..graphs.encoding import Array, Part, Shape
 
 TORCH = {ir.DataType.FLOAT: torch.float32, ir.DataType.FLOAT16: torch.float16, ir.DataType.BFLOAT16: torch.bfloat16}
 _INT4_BLOCKS = (128, 64, 32)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from dflash_compile.runtime.errors import BuildError
 
-from ..passes.trt_functions import ATTENTION, DOMAIN, UPDATE
+from .functions import ATTENTION, DOMAIN, UPDATE
 
 _STANDARD = ("", "ai.onnx")
 _SCATTERS = (UPDATE, "TensorScatter")

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from dflash_compile.export.graph import WeightRef
-from dflash_compile.export.signature import Dtype
+from dflash_compile.export.tracing.graph import WeightRef
+from dflash_compile.export.tracing.signature import Dtype
 from dflash_compile.runtime.errors import UsageError
 
-from ..encoding import Encoding, Shape
+from ..graphs.encoding import Encoding, Shape
 from .architectures import Architecture
 from .encodings import NVFP4_BLOCK, Blocks4, Cast, NvFp4, Rows8, int4_block
 

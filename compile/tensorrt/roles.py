@@ -9,31 +9,23 @@ from functools import partial
 import onnx_ir as ir
 from msgspec.structs import replace
 
-from dflash_compile.export.graph import OWNERS, Graph, Owner
-from dflash_compile.export.signature import (
-    Signature,
-    block_signature,
-    inject_signature,
-    of_rows,
-    prefill_signature,
-    verify_signature,
-    with_cache_dtype,
-)
-from dflash_compile.export.trace import trace_draft, trace_inject, trace_target
+from dflash_compile.export.tracing.graph import OWNERS, Graph, Owner
+from dflash_compile.export.tracing.signature import Signature, block_signature, inject_signature, of_rows, prefill_signature, verify_signature, with_cache_dtype
+from dflash_compile.export.tracing.trace import trace_draft, trace_inject, trace_target
 from dflash_compile.runtime.bundle.manifest import GraphRecord, PlanRecord
 
-from ..lowered import Lowered
-from ..lowerings.tensorrt import Form, Ports, lower
-from ..models import Models
-from ..onnx_graph import SemanticModel, to_onnx
+from ..graphs.edit import nodes
+from ..graphs.lowered import Lowered
+from ..graphs.onnx_graph import SemanticModel, to_onnx
+from ..graphs.standard import SINKS
+from ..manifest_records import graph_record
 from ..options import BuildOptions
-from ..passes.edit import nodes
-from ..passes.standard import SINKS
-from ..passes.trt_functions import ATTENTION
-from ..passes.trt_ports import draft_ports, prefill_ports, verify_ports
+from ..pair_sizes import Models
 from ..progress import Progress
-from ..records import graph_record
 from .architectures import Architecture
+from .functions import ATTENTION
+from .lower import Form, Ports, lower
+from .ports import draft_ports, prefill_ports, verify_ports
 from .precisions import BF16, PRECISIONS, Precision
 
 CHUNK = 64

@@ -9,7 +9,7 @@ from typing import Any
 
 from dflash_compile.runtime.errors import CheckpointError
 
-from ..files import section
+from ..checkpoints.files import section
 
 HARMLESS = ("initializer_range", "use_cache", "attention_dropout", "torch_dtype")
 """keys that say nothing about what an inference computes"""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..files import section
+from ..checkpoints.files import section
 from ._reader import Reader, mapping, positive
 
 

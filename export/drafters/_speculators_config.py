@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..files import section
+from ..checkpoints.files import section
 from ..spec import DrafterSpec
 from ._layer_config import layer_config
 from ._reader import UNSAID, Reader, count, flag, index, indices, mapping, positive

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..drafter_folder import TRAINED_WITH
-from ..files import section
-from ..quantization_config import KEY
+from ..checkpoints.drafter_folder import TRAINED_WITH
+from ..checkpoints.files import section
+from ..checkpoints.quantization_config import KEY
 from ._reader import Reader
 
 VERSION = "0.9.0"

@@ -10,12 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint import DrafterCheckpoint
-from ..drafter_folder import trained_with
-from ..files import FileHashes, names_architecture, read_json, stated_dtype
-from ..int8_source import open_tensors
-from ..renamed_source import RenamedSource
-from ..skeleton import EMBEDDING, HEAD, check_shapes
+from ..checkpoints.checkpoint import DrafterCheckpoint
+from ..checkpoints.drafter_folder import trained_with
+from ..checkpoints.files import FileHashes, names_architecture, read_json, stated_dtype
+from ..checkpoints.int8_source import open_tensors
+from ..checkpoints.renamed_source import RenamedSource
+from ..checkpoints.skeleton import check_shapes
+from ..parameter_names import EMBEDDING, HEAD
 from ..spec import DrafterSpec
 from ._reader import Reader, flag, index
 from ._v1_tensors import tensor_shapes

@@ -12,12 +12,12 @@ from typing import Any
 
 from dflash_compile.runtime.errors import CheckpointError
 
-from ..checkpoint import DrafterCheckpoint
-from ..files import FileHashes
+from ..checkpoints.checkpoint import DrafterCheckpoint
+from ..checkpoints.files import FileHashes
+from ..checkpoints.skeleton import check_shapes
 from ..gguf_format.config import read_rope
 from ..gguf_format.reading import GgufFile
 from ..gguf_format.tensors import GgufSource, stored_dtype
-from ..skeleton import check_shapes
 from ..spec import DrafterSpec
 from ._reader import UNSAID
 from ._v1_tensors import tensor_shapes

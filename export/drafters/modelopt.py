@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint import DrafterCheckpoint
-from ..drafter_folder import trained_with
-from ..files import FileHashes, names_architecture, read_json, section, stated_dtype
-from ..int8_source import open_tensors
-from ..skeleton import check_shapes
+from ..checkpoints.checkpoint import DrafterCheckpoint
+from ..checkpoints.drafter_folder import trained_with
+from ..checkpoints.files import FileHashes, names_architecture, read_json, section, stated_dtype
+from ..checkpoints.int8_source import open_tensors
+from ..checkpoints.skeleton import check_shapes
 from ..spec import DrafterSpec
 from ._reader import Reader, count, flag
 from ._v1_tensors import tensor_shapes

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint import DrafterCheckpoint
-from ..drafter_folder import TRAINED_WITH, trained_with
-from ..files import FileHashes, read_json, stated_dtype
-from ..int8_source import open_tensors
-from ..quantization_config import KEY
-from ..renamed_source import RenamedSource
-from ..skeleton import check_shapes
+from ..checkpoints.checkpoint import DrafterCheckpoint
+from ..checkpoints.drafter_folder import TRAINED_WITH, trained_with
+from ..checkpoints.files import FileHashes, read_json, stated_dtype
+from ..checkpoints.int8_source import open_tensors
+from ..checkpoints.quantization_config import KEY
+from ..checkpoints.renamed_source import RenamedSource
+from ..checkpoints.skeleton import check_shapes
 from ..spec import DrafterSpec
 from ._reader import UNSAID, Reader, count, index, indices, positive
 from ._rope import read_rope

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from dflash_compile.runtime.errors import CheckpointError, UsageError
 
-from ..checkpoint import DrafterCheckpoint
-from ..draft_vocabulary import DELTAS, MEMBERS, DraftVocabulary, vocabulary_of
-from ..drafter_folder import check_dtypes, refuse_existing, trained_with, write_folder
-from ..files import FileHashes, read_json, stated_dtype
-from ..int8_source import Int8Source, open_tensors
-from ..safetensors_source import DTYPES, SafetensorsSource
-from ..skeleton import HEAD, check_shapes
+from ..checkpoints.checkpoint import DrafterCheckpoint
+from ..checkpoints.drafter_folder import check_dtypes, refuse_existing, trained_with, write_folder
+from ..checkpoints.files import FileHashes, read_json, stated_dtype
+from ..checkpoints.int8_source import Int8Source, open_tensors
+from ..checkpoints.safetensors_source import DTYPES, SafetensorsSource
+from ..checkpoints.skeleton import check_shapes
+from ..dflash.vocabulary import DELTAS, MEMBERS, DraftVocabulary, vocabulary_of
+from ..parameter_names import HEAD
 from ..spec import DrafterSpec
 from ._speculators_config import head_from_target, read_spec, write_config
 from ._speculators_keys import TARGET_HEAD

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from dflash_compile.runtime.errors import CheckpointError
 
-from ..files import read_json
+from ..checkpoints.files import read_json
 
 SIGN = "nothing that can be opened"
 

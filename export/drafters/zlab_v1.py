@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from dflash_compile.runtime.errors import UsageError
 
-from ..checkpoint import DrafterCheckpoint
-from ..drafter_folder import check_dtypes, refuse_existing, trained_with, write_folder
-from ..files import FileHashes, names_architecture, read_json, section, stated_dtype
-from ..int8_source import open_tensors
-from ..skeleton import check_shapes
+from ..checkpoints.checkpoint import DrafterCheckpoint
+from ..checkpoints.drafter_folder import check_dtypes, refuse_existing, trained_with, write_folder
+from ..checkpoints.files import FileHashes, names_architecture, read_json, section, stated_dtype
+from ..checkpoints.int8_source import open_tensors
+from ..checkpoints.skeleton import check_shapes
 from ..spec import DrafterSpec
 from ._v1_tensors import tensor_shapes
-from ._zlab_config import DIALECT as DIALECT
 from ._zlab_config import read_spec, write_config
 
 if TYPE_CHECKING:

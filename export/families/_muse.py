@@ -15,7 +15,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from dflash_compile.runtime.errors import CheckpointError
 
-from ..skeleton import EMBEDDING, HEAD
+from ..parameter_names import EMBEDDING, HEAD
 from . import TEXT, Family, Norm, text_decoder
 
 _PLACEHOLDERS = "placeholder_token_ids"

@@ -15,7 +15,7 @@ from gguf.quants import dequantize
 
 from dflash_compile.runtime.errors import CheckpointError
 
-from ..safetensors_source import check_rows
+from ..checkpoints.safetensors_source import check_rows
 from .reading import GgufFile
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from ..checkpoint import TextSource
+from ..checkpoints.checkpoint import TextSource
 from .pretokenizers import TABLE, Rules
 from .reading import GgufFile
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..checkpoint import TargetCheckpoint
+from ..checkpoints.checkpoint import TargetCheckpoint
+from ..checkpoints.files import FileHashes
+from ..checkpoints.skeleton import check_shapes, parameter_shapes
+from ..checkpoints.target_spec import check_sizes, require_family, target_spec
 from ..families import family_of
-from ..files import FileHashes
 from ..gguf_format.config import read_config
 from ..gguf_format.reading import GgufFile
 from ..gguf_format.tensors import GgufSource, places_of
 from ..gguf_format.text import read_text
-from ..skeleton import check_shapes, parameter_shapes
-from ..target_spec import check_sizes, require_family, target_spec
 
 SIGN = "a .gguf file, or a directory with exactly one and no config.json"
 MAGIC = b"GGUF"

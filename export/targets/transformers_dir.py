@@ -10,15 +10,16 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from dflash_compile.runtime.errors import CheckpointError
 
-from ..checkpoint import TargetCheckpoint
-from ..experts_source import ExpertsSource
+from ..checkpoints.checkpoint import TargetCheckpoint
+from ..checkpoints.experts_source import ExpertsSource
+from ..checkpoints.files import FileHashes, read_json, section
+from ..checkpoints.renamed_source import RenamedSource, by_prefix
+from ..checkpoints.safetensors_source import SafetensorsSource
+from ..checkpoints.skeleton import TOLERATED, check_shapes, parameter_shapes
+from ..checkpoints.target_spec import check_sizes, require_family, rope_base, target_spec
+from ..checkpoints.text import pad_token, read_text
 from ..families import TEXT, Family, family_of
-from ..files import FileHashes, read_json, section
-from ..renamed_source import RenamedSource, by_prefix
-from ..safetensors_source import SafetensorsSource
-from ..skeleton import EMBEDDING, HEAD, TOLERATED, check_shapes, parameter_shapes
-from ..target_spec import check_sizes, require_family, rope_base, target_spec
-from ..text import pad_token, read_text
+from ..parameter_names import EMBEDDING, HEAD
 
 SIGN = "a directory with a config.json that says model_type"
 REQUIRED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings", "rms_norm_eps")

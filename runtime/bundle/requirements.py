@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ..backends import Backend, Installed, find_backend
+from ..backend import Backend, Installed, find_backend
 from ..errors import IncompatibleError
 from .manifest import RequirementRecord
 

@@ -13,7 +13,7 @@ from tiny import BLOCK, EXACT, write_bundle
 
 from dflash_compile.cli.bench.suite import Suite
 from dflash_compile.runtime import load
-from dflash_compile.runtime.controller import FixedWidth
+from dflash_compile.runtime.policy.controller import FixedWidth
 
 PROMPTS = ("abcabcab", "a word", "fedcba fedcba")
 TOKENS = 24

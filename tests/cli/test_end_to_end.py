@@ -140,7 +140,7 @@ def test_inspect_says_where_a_drafters_fields_were_found(cli, models):
 
 
 def test_inspect_reads_no_whole_file_unless_its_hash_is_asked_for(cli, models, monkeypatch):
-    from dflash_compile.export.files import FileHashes
+    from dflash_compile.export.checkpoints.files import FileHashes
 
     assert len(cli("inspect", models[0], "--json").document["files"]["model.safetensors"]) == 64
     monkeypatch.setattr(FileHashes, "__getitem__", lambda *_: pytest.fail("a file was hashed"))

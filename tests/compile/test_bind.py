@@ -11,13 +11,13 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from dflash_compile.compile import bind as binding
-from dflash_compile.compile.bind import ALIGNMENT, bind, size_of
-from dflash_compile.compile.encoding import Encoding, Floats
-from dflash_compile.compile.lowered import Lowered, Payload, Stack
-from dflash_compile.compile.quantize import Blocks
-from dflash_compile.export.graph import WeightRef
-from dflash_compile.export.signature import Signature
+from dflash_compile.compile.graphs import bind as binding
+from dflash_compile.compile.graphs.bind import ALIGNMENT, bind, size_of
+from dflash_compile.compile.graphs.encoding import Encoding, Floats
+from dflash_compile.compile.graphs.lowered import Lowered, Payload, Stack
+from dflash_compile.compile.onnxruntime.quantize import Blocks
+from dflash_compile.export.tracing.graph import WeightRef
+from dflash_compile.export.tracing.signature import Signature
 from dflash_compile.runtime.errors import BuildError
 
 TABLE = np.arange(2000, dtype=np.float32)

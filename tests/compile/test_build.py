@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from dflash_compile.compile.build import BuildOptions, build
-from dflash_compile.compile.quantize import block_for
+from dflash_compile.compile.onnxruntime.quantize import block_for
 from dflash_compile.export import open_drafter, open_target
-from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
+from dflash_compile.export.checkpoints.checkpoint import DrafterCheckpoint, TargetCheckpoint
 from dflash_compile.runtime import load
 from dflash_compile.runtime.bundle.read import open_bundle, read_manifest
 from dflash_compile.runtime.errors import BuildError, DFlashError, PairingError, UsageError

@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from dflash_compile.compile.build import BuildOptions, build
-from dflash_compile.compile.calibrated import CalibratedBlocks
-from dflash_compile.compile.calibration import Calibration, from_file
-from dflash_compile.compile.moments import Moments, _factor
-from dflash_compile.compile.precision import precision_of
-from dflash_compile.compile.quantize import Blocks
+from dflash_compile.compile.onnxruntime.calibration_text import Calibration, from_file
+from dflash_compile.compile.onnxruntime.gptq import CalibratedBlocks
+from dflash_compile.compile.onnxruntime.hessians import Moments, _factor
+from dflash_compile.compile.onnxruntime.precision import precision_of
+from dflash_compile.compile.onnxruntime.quantize import Blocks
 from dflash_compile.export import open_drafter, open_target
-from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
-from dflash_compile.export.graph import WeightRef
-from dflash_compile.export.torch_model import load_model
-from dflash_compile.export.trace import trace_target
+from dflash_compile.export.checkpoints.checkpoint import DrafterCheckpoint, TargetCheckpoint
+from dflash_compile.export.checkpoints.torch_model import load_model
+from dflash_compile.export.tracing.graph import WeightRef
+from dflash_compile.export.tracing.trace import trace_target
 from dflash_compile.runtime import load
 from dflash_compile.runtime.bundle.read import read_manifest
 from dflash_compile.runtime.errors import BuildError, IncompatibleError, UsageError

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram, export
 
-from dflash_compile.compile.coreai.products import with_weights_turned
-from dflash_compile.compile.stateful.caches import CacheShape
-from dflash_compile.compile.stateful.ops import cache_write  # noqa: F401  (registers the operator)
+from dflash_compile.compile.apple.caches import CacheShape
+from dflash_compile.compile.apple.ops import cache_write  # noqa: F401  (registers the operator)
+from dflash_compile.compile.coreai.transpose import with_weights_turned
 
 
 class Tied(nn.Module):

@@ -15,21 +15,21 @@ import pytest
 import torch
 from apple import rewritten
 
+from dflash_compile.compile.apple.caches import HostCache
+from dflash_compile.compile.apple.lower import Stateful, lower
+from dflash_compile.compile.apple.reference import Reference
+from dflash_compile.compile.apple.roles import Role, roles_of, widths_of
 from dflash_compile.compile.build import BuildOptions, build
 from dflash_compile.compile.coreml import convert as conversion
 from dflash_compile.compile.coreml.check import check_function, check_package, run_once
 from dflash_compile.compile.coreml.convert import convert
+from dflash_compile.compile.coreml.evaluator.evaluate import Evaluator
+from dflash_compile.compile.coreml.evaluator.lint import lint
 from dflash_compile.compile.coreml.package import WEIGHTS, merge
 from dflash_compile.compile.coreml.precision import compression_of
-from dflash_compile.compile.mil.evaluate import Evaluator
-from dflash_compile.compile.mil.lint import lint
-from dflash_compile.compile.models import Models, decide
-from dflash_compile.compile.stateful.caches import HostCache
-from dflash_compile.compile.stateful.lower import Stateful, lower
-from dflash_compile.compile.stateful.reference import Reference
-from dflash_compile.compile.stateful.roles import Role, roles_of, widths_of
+from dflash_compile.compile.pair_sizes import Models, decide
 from dflash_compile.export import open_drafter, open_target
-from dflash_compile.export.graph import Owner
+from dflash_compile.export.tracing.graph import Owner
 from dflash_compile.runtime.bundle.read import read_manifest
 from dflash_compile.runtime.errors import BuildError, UsageError
 
@@ -283,7 +283,7 @@ def test_rotary_tables_are_never_compressed(apple_bundle: Callable[..., Path], t
 
 
 def test_an_operation_nobody_knows_is_an_error(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(__import__("dflash_compile.compile.mil.evaluate", fromlist=["OPERATIONS"]).OPERATIONS, "silu")
+    monkeypatch.delitem(__import__("dflash_compile.compile.coreml.evaluator.evaluate", fromlist=["OPERATIONS"]).OPERATIONS, "silu")
     with pytest.raises(BuildError, match="does not know"):
         Evaluator(package).run("decode1", {"tokens": np.zeros((1, 1), np.int32), "position": np.zeros(1, np.int32)}, Evaluator(package).new_state("decode1"))
     with pytest.raises(BuildError, match="breaks a rule"):

@@ -13,24 +13,24 @@ import torch
 from apple import CONTEXT, DEEP_LAYERS, Library, rewritten
 
 from dflash_compile.cli.main import main
-from dflash_compile.compile.backends import coreml as backend
+from dflash_compile.compile.apple import packages as parting
+from dflash_compile.compile.apple import partition as cutting
+from dflash_compile.compile.apple.lower import Stateful, lower
+from dflash_compile.compile.apple.packages import PartRole, parted
+from dflash_compile.compile.apple.reference import Reference
+from dflash_compile.compile.apple.roles import Role, roles_of
 from dflash_compile.compile.build import BuildOptions
-from dflash_compile.compile.coreml import chunks
+from dflash_compile.compile.coreml import backend, chunks
 from dflash_compile.compile.coreml.check import check_function
+from dflash_compile.compile.coreml.evaluator.evaluate import Evaluator
 from dflash_compile.compile.coreml.precision import compression_of
-from dflash_compile.compile.mil.evaluate import Evaluator
-from dflash_compile.compile.models import Models, decide
-from dflash_compile.compile.stateful import cut as cutting
-from dflash_compile.compile.stateful import parts as parting
-from dflash_compile.compile.stateful.lower import Stateful, lower
-from dflash_compile.compile.stateful.parts import PartRole, parted
-from dflash_compile.compile.stateful.reference import Reference
-from dflash_compile.compile.stateful.roles import Role, roles_of
+from dflash_compile.compile.pair_sizes import Models, decide
 from dflash_compile.export import open_drafter, open_target
-from dflash_compile.export.graph import Graph, Owner
+from dflash_compile.export.tracing.graph import Graph, Owner
 from dflash_compile.runtime import load
-from dflash_compile.runtime.backends import EngineOptions, coreml
-from dflash_compile.runtime.backends._host_cache import HostCache
+from dflash_compile.runtime.backend import EngineOptions
+from dflash_compile.runtime.backends.apple.host_cache import HostCache
+from dflash_compile.runtime.backends.coreml import backend as coreml
 from dflash_compile.runtime.bundle.parts import engines
 from dflash_compile.runtime.bundle.read import open_bundle, read_manifest
 from dflash_compile.runtime.errors import BuildError, IncompatibleError

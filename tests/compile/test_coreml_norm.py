@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from dflash_compile.compile.mil.evaluate import Evaluator
-from dflash_compile.compile.stateful.reference import rounded_norm
+from dflash_compile.compile.apple.reference import rounded_norm
+from dflash_compile.compile.coreml.evaluator.evaluate import Evaluator
 from dflash_compile.runtime.errors import BuildError
 
 

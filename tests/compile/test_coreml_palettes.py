@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from dflash_compile.compile.coreml.convert import quiet
+from dflash_compile.compile.coreml.evaluator import lint as rules
+from dflash_compile.compile.coreml.evaluator.evaluate import Evaluator
+from dflash_compile.compile.coreml.evaluator.lint import lint
 from dflash_compile.compile.coreml.precision import Kept, compression_of
-from dflash_compile.compile.mil import lint as rules
-from dflash_compile.compile.mil.evaluate import Evaluator
-from dflash_compile.compile.mil.lint import lint
 from dflash_compile.runtime.errors import BuildError
 
 

@@ -21,7 +21,7 @@ from dflash_compile.compile.embed import write
 from dflash_compile.compile.embed.source import source_of
 from dflash_compile.compile.embed.write import MARK, embed
 from dflash_compile.runtime import load
-from dflash_compile.runtime.backends._host_cache import HostCache
+from dflash_compile.runtime.backends.apple.host_cache import HostCache
 from dflash_compile.runtime.bundle.manifest import GraphRecord, PortRecord
 from dflash_compile.runtime.bundle.read import read_manifest
 from dflash_compile.runtime.errors import UsageError
@@ -112,7 +112,7 @@ def test_the_python_form_runs_core_ml_packages(either: Path, tmp_path: Path, mon
     made, library = module(tmp_path / "app"), Library()
     monkeypatch.setattr(made, "coremltools", library)
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
-    monkeypatch.setattr("dflash_compile.runtime.backends.coreml._import_library", lambda: Library())
+    monkeypatch.setattr("dflash_compile.runtime.backends.coreml.backend._import_library", lambda: Library())
     monkeypatch.setenv("DFLASH_COMPILE_CACHE", str(tmp_path / "compiled"))
     generator = made.load(either)
     with load(either) as session:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from dflash_compile.compile.coreml.evaluator.evaluate import Evaluator
 from dflash_compile.compile.embed.source import source_of
-from dflash_compile.compile.mil.evaluate import Evaluator
 from dflash_compile.runtime.bundle.parts import calls
 from dflash_compile.runtime.bundle.read import read_manifest
 

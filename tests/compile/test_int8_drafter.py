@@ -16,9 +16,9 @@ from compressed_tensors.quantization.utils import calculate_qparams
 from models import write_drafter, write_speculators, write_target
 from safetensors.torch import load_file, save_file
 
-from dflash_compile.compile.int8_drafter import quantize_channels, quantize_drafter
-from dflash_compile.compile.models import decide
 from dflash_compile.compile.options import BuildOptions
+from dflash_compile.compile.pair_sizes import decide
+from dflash_compile.compile.quantize_drafter import quantize_channels, quantize_drafter
 from dflash_compile.export import open_drafter, open_target, pair
 from dflash_compile.runtime.errors import BuildError, CheckpointError, UsageError
 

@@ -14,10 +14,10 @@ import pytest
 from forms import FORMS, bound, ort_call, quiet
 
 from dflash_compile.export import open_drafter, open_target
-from dflash_compile.export.checkpoint import TensorSource
-from dflash_compile.export.graph import Graph
-from dflash_compile.export.signature import Port
-from dflash_compile.export.trace import trace_draft, trace_inject, trace_target
+from dflash_compile.export.checkpoints.checkpoint import TensorSource
+from dflash_compile.export.tracing.graph import Graph
+from dflash_compile.export.tracing.signature import Port
+from dflash_compile.export.tracing.trace import trace_draft, trace_inject, trace_target
 
 CONTEXT, LAYERS, DRAFT_LAYERS = 32, 4, 2
 SIZES = {"rows": 3, "picked": 3, "proposals": 2}

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from dflash_compile.compile.mil.evaluate import OPERATIONS
-from dflash_compile.compile.mil.values import Fault
+from dflash_compile.compile.coreml.evaluator.evaluate import OPERATIONS
+from dflash_compile.compile.coreml.evaluator.values import Fault
 
 X = torch.arange(24.0).reshape(2, 3, 4)
 
@@ -50,8 +50,8 @@ def test_filling_takes_the_shape_of_another() -> None:
 
 
 def test_a_token_that_no_selector_scored_is_a_wrong_choice() -> None:
-    from dflash_compile.compile.stateful.trial import _distance
-    from dflash_compile.export.dflash_v2 import UNCHOSEN
+    from dflash_compile.compile.apple.parity_check import _distance
+    from dflash_compile.export.dflash.v2 import UNCHOSEN
 
     scores = np.full((1, 2, 6), UNCHOSEN, np.float32)
     scores[0, :, :3] = [[1.0, 2.0, 4.0], [3.0, 2.999, 0.0]]

@@ -12,10 +12,10 @@ import pytest
 import torch
 from forms import Cached, bound, ort_call
 
-from dflash_compile.compile.lowerings import onnxruntime as ort_form
-from dflash_compile.compile.onnx_graph import to_onnx
+from dflash_compile.compile.graphs.onnx_graph import to_onnx
+from dflash_compile.compile.onnxruntime import lower as ort_form
 from dflash_compile.export import open_target
-from dflash_compile.export.trace import trace_target
+from dflash_compile.export.tracing.trace import trace_target
 
 CONTEXT, LAYERS = 32, 2
 PRECISIONS = ("fp32", "int8", "int4")

@@ -13,12 +13,12 @@ import models
 import onnx
 import pytest
 
-from dflash_compile.compile.backends.onnxruntime import prepare
-from dflash_compile.compile.bind import size_of
 from dflash_compile.compile.build import BuildOptions, build
-from dflash_compile.compile.footprint import table_bytes
-from dflash_compile.compile.models import decide
-from dflash_compile.compile.plan import plan
+from dflash_compile.compile.graphs.bind import size_of
+from dflash_compile.compile.onnxruntime.backend import prepare
+from dflash_compile.compile.onnxruntime.memory_estimate import plan
+from dflash_compile.compile.onnxruntime.weight_sizes import table_bytes
+from dflash_compile.compile.pair_sizes import decide
 from dflash_compile.export import open_drafter, open_target
 from dflash_compile.export.outline import outline_drafter, outline_target
 from dflash_compile.runtime.bundle.read import read_manifest

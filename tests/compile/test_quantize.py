@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from dflash_compile.compile.quantize import Blocks, block_for
+from dflash_compile.compile.onnxruntime.quantize import Blocks, block_for
 
 
 @pytest.mark.parametrize(("width", "block"), [(576, 64), (1536, 64), (96, 32), (160, 32), (48, 16), (100, None), (1440, 64)])

@@ -16,7 +16,7 @@ import pytest
 
 from dflash_compile.compile.build import BuildOptions, build
 from dflash_compile.export import open_drafter, open_target
-from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
+from dflash_compile.export.checkpoints.checkpoint import DrafterCheckpoint, TargetCheckpoint
 from dflash_compile.runtime import load
 from dflash_compile.runtime.bundle.files import MANIFEST
 from dflash_compile.runtime.bundle.manifest import Manifest

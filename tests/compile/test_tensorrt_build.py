@@ -10,9 +10,9 @@ import models
 import pytest
 
 from dflash_compile.cli.main import main
-from dflash_compile.compile.backends import tensorrt
 from dflash_compile.compile.build import BuildOptions, build
-from dflash_compile.compile.lowered import Lowered
+from dflash_compile.compile.graphs.lowered import Lowered
+from dflash_compile.compile.tensorrt import backend as tensorrt
 from dflash_compile.runtime.bundle.read import open_bundle
 from dflash_compile.runtime.errors import IncompatibleError, UsageError
 

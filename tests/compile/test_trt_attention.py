@@ -11,16 +11,16 @@ import pytest
 import torch
 from forms import quiet
 
-from dflash_compile.compile.passes.edit import tidy
-from dflash_compile.compile.passes.positions import Positions
-from dflash_compile.compile.passes.static_positions import StaticPositions
-from dflash_compile.compile.passes.trt_attention import trt_attention, trt_writes
-from dflash_compile.compile.passes.trt_functions import add_functions
-from dflash_compile.compile.semantics import DOMAIN
+from dflash_compile.compile.graphs.edit import tidy
+from dflash_compile.compile.graphs.positions import Positions
+from dflash_compile.compile.graphs.semantics import DOMAIN
+from dflash_compile.compile.graphs.static_positions import StaticPositions
+from dflash_compile.compile.tensorrt.attention import trt_attention, trt_writes
+from dflash_compile.compile.tensorrt.builder import Request, build_plan
+from dflash_compile.compile.tensorrt.engine_info import inspect_plan
+from dflash_compile.compile.tensorrt.functions import add_functions
 from dflash_compile.compile.tensorrt.lint import lint
-from dflash_compile.compile.tensorrt.plan import inspect_plan
-from dflash_compile.compile.tensorrt.plans import Request, build_plan
-from dflash_compile.export.ops import kv_attention, kv_write
+from dflash_compile.export.ops.semantic import kv_attention, kv_write
 
 HEADS, KV, ROWS, LENGTH, WIDTH = 6, 2, 4, 24, 8
 SHAPES = {"q": (1, HEADS, ROWS, WIDTH)} | dict.fromkeys(("k", "v"), (1, KV, ROWS, WIDTH)) | dict.fromkeys(("k_cache", "v_cache"), (1, KV, LENGTH, WIDTH))

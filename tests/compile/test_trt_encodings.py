@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from dflash_compile.compile.tensorrt.architectures import architectures_of
 from dflash_compile.compile.tensorrt.encodings import NVFP4_GLOBAL, Blocks4, Cast, NvFp4, Rows8
 from dflash_compile.compile.tensorrt.precisions import PRECISIONS, check_precision
-from dflash_compile.export.graph import WeightRef
+from dflash_compile.export.tracing.graph import WeightRef
 from dflash_compile.runtime.errors import UsageError
 
 N, K = 6, 256

@@ -59,7 +59,7 @@ def test_a_library_that_compiles_for_its_own_gpu_says_so_before_anything_is_trac
     own: str | None, says: str, tensorrt_11: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(library, "_own_arch", lambda: own)
-    monkeypatch.setattr("dflash_compile.compile.backends.tensorrt.trace_all", lambda *_: pytest.fail("traced"))
+    monkeypatch.setattr("dflash_compile.compile.tensorrt.backend.trace_all", lambda *_: pytest.fail("traced"))
     target = models.write_target(tmp_path / "target", "qwen3", num_hidden_layers=2)
     drafter = models.write_drafter(tmp_path / "drafter", target, layers=1, block=4, taps=(0,))
     asked = ["build", str(target), str(drafter), "-o", str(tmp_path / "bundle"), "--backend", "tensorrt", "--flavour", "trt", "--arch", "sm89"]

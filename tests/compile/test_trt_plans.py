@@ -13,12 +13,12 @@ import onnx
 import onnx.parser
 import pytest
 
-from dflash_compile.compile.tensorrt import plans
+from dflash_compile.compile.tensorrt import builder as plans
 from dflash_compile.compile.tensorrt.architectures import ARCHITECTURES
+from dflash_compile.compile.tensorrt.builder import Request, build_plan
 from dflash_compile.compile.tensorrt.commit_kernel import write_commit_kernel
+from dflash_compile.compile.tensorrt.engine_info import inspect_plan
 from dflash_compile.compile.tensorrt.loop_kernel import write_loop_kernels
-from dflash_compile.compile.tensorrt.plan import inspect_plan
-from dflash_compile.compile.tensorrt.plans import Request, build_plan
 from dflash_compile.runtime.bundle.files import sha256
 from dflash_compile.runtime.bundle.manifest import PlanRecord
 from dflash_compile.runtime.errors import BuildError

@@ -8,8 +8,8 @@ import onnxruntime
 import pytest
 from forms import quiet
 
-from dflash_compile.compile.passes.edit import Editor, tidy
-from dflash_compile.compile.passes.trt_ports import draft_ports, prefill_ports, verify_ports
+from dflash_compile.compile.graphs.edit import Editor, tidy
+from dflash_compile.compile.tensorrt.ports import draft_ports, prefill_ports, verify_ports
 from dflash_compile.runtime.acceptance import accept_greedy
 
 VOCAB, ROWS = 13, 5

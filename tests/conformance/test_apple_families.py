@@ -9,8 +9,8 @@ from typing import Any
 import models
 import pytest
 
-from dflash_compile.compile.backends import coreml
 from dflash_compile.compile.build import BuildOptions, build
+from dflash_compile.compile.coreml import backend as coreml
 from dflash_compile.runtime import load
 from dflash_compile.runtime.bundle.read import read_manifest
 from dflash_compile.runtime.errors import IncompatibleError

@@ -14,7 +14,8 @@ from apple import CONTEXT
 from dflash_compile.compile.build import BuildOptions
 from dflash_compile.compile.coreai import check
 from dflash_compile.runtime import load
-from dflash_compile.runtime.backends import EngineOptions, coreai, find_backend
+from dflash_compile.runtime.backend import EngineOptions, find_backend
+from dflash_compile.runtime.backends.coreai import backend as coreai
 from dflash_compile.runtime.bundle.read import open_bundle
 from dflash_compile.runtime.errors import BuildError, BundleError, UsageError
 
@@ -92,9 +93,9 @@ def test_the_backend_is_found_by_name_and_says_what_is_installed() -> None:
 
 def test_a_build_says_when_an_engine_gives_something_else(bundles: SimpleNamespace, tmp_path: Path) -> None:
     """The drafter of other weights behind the same graphs."""
-    from dflash_compile.compile.models import decide
-    from dflash_compile.compile.stateful.lower import lower
-    from dflash_compile.compile.stateful.roles import roles_of
+    from dflash_compile.compile.apple.lower import lower
+    from dflash_compile.compile.apple.roles import roles_of
+    from dflash_compile.compile.pair_sizes import decide
     from dflash_compile.export import open_drafter, open_target
 
     folder = bundles.coreai.parent

@@ -15,10 +15,10 @@ from torch import nn
 
 from dflash_compile.compile.build import BuildOptions, build
 from dflash_compile.export import open_drafter, open_target
-from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
-from dflash_compile.export.graph import Graph
-from dflash_compile.export.skeleton import EMBEDDING
-from dflash_compile.export.trace import trace_draft, trace_inject
+from dflash_compile.export.checkpoints.checkpoint import DrafterCheckpoint, TargetCheckpoint
+from dflash_compile.export.parameter_names import EMBEDDING
+from dflash_compile.export.tracing.graph import Graph
+from dflash_compile.export.tracing.trace import trace_draft, trace_inject
 from dflash_compile.runtime import load
 from dflash_compile.runtime.errors import UsageError
 

@@ -15,11 +15,11 @@ from forms import FORMS, Cached, bound, ort_call, runtimes, torch_drafter
 from safetensors.torch import load_file
 
 from dflash_compile.export import open_drafter, open_target
-from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
-from dflash_compile.export.graph import Graph
-from dflash_compile.export.refinement import most_confident
-from dflash_compile.export.skeleton import EMBEDDING
-from dflash_compile.export.trace import trace_draft, trace_inject
+from dflash_compile.export.checkpoints.checkpoint import DrafterCheckpoint, TargetCheckpoint
+from dflash_compile.export.parameter_names import EMBEDDING
+from dflash_compile.export.tracing.graph import Graph
+from dflash_compile.export.tracing.refinement import most_confident
+from dflash_compile.export.tracing.trace import trace_draft, trace_inject
 
 published = pytest.importorskip("dflash.model", reason="PyPI dflash is the implementation to compare with")
 

@@ -15,13 +15,13 @@ from models import VOCAB
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
-from dflash_compile.compile.encoding import Floats
-from dflash_compile.compile.experts import ExpertBlocks, expert_blocks
-from dflash_compile.compile.precision import Precision, precision_of
+from dflash_compile.compile.graphs.encoding import Floats
+from dflash_compile.compile.onnxruntime.expert_weights import ExpertBlocks, expert_blocks
+from dflash_compile.compile.onnxruntime.precision import Precision, precision_of
 from dflash_compile.export import open_target
-from dflash_compile.export.checkpoint import TargetCheckpoint
-from dflash_compile.export.graph import Graph
-from dflash_compile.export.trace import trace_target
+from dflash_compile.export.checkpoints.checkpoint import TargetCheckpoint
+from dflash_compile.export.tracing.graph import Graph
+from dflash_compile.export.tracing.trace import trace_target
 
 CONTEXT, TAPS = 64, (2, 0)
 SPARK = {"num_local_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "moe_hidden_size": 32, "routed_scaling_factor": 1.5}

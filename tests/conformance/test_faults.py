@@ -19,10 +19,10 @@ from plain_drafter import PlainDrafter, Sees
 from safetensors.torch import load_file, save_file
 
 from dflash_compile.export import open_drafter, open_target, pair
-from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
-from dflash_compile.export.signature import draft_signature, inject_signature
-from dflash_compile.export.skeleton import EMBEDDING, HEAD
-from dflash_compile.export.torch_model import load_model
+from dflash_compile.export.checkpoints.checkpoint import DrafterCheckpoint, TargetCheckpoint
+from dflash_compile.export.checkpoints.torch_model import load_model
+from dflash_compile.export.parameter_names import EMBEDDING, HEAD
+from dflash_compile.export.tracing.signature import draft_signature, inject_signature
 from dflash_compile.runtime.errors import CheckpointError, PairingError
 
 CONTEXT, BLOCK, WINDOW = 64, 6, 4

@@ -10,7 +10,7 @@ import pytest
 from forms import Cached, bound, ort_call
 
 from dflash_compile.export import open_target
-from dflash_compile.export.trace import trace_target
+from dflash_compile.export.tracing.trace import trace_target
 
 
 @pytest.mark.parametrize(("precision", "widths"), [("int4", (4, 6, 8, 10, 16)), ("int8", (3, 5, 7, 8, 16))])

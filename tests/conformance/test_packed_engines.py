@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from dflash_compile.compile.build import BuildOptions, build
-from dflash_compile.runtime.backends import EngineOptions, find_backend
+from dflash_compile.runtime.backend import EngineOptions, find_backend
 from dflash_compile.runtime.bundle.read import open_bundle
 from dflash_compile.runtime.engines import Engines
 

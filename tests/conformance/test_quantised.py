@@ -10,12 +10,12 @@ import pytest
 import torch
 from forms import Cached, bound, load_target, ort_call
 
-from dflash_compile.compile.precision import precision_of
-from dflash_compile.compile.quantize import Blocks
+from dflash_compile.compile.onnxruntime.precision import precision_of
+from dflash_compile.compile.onnxruntime.quantize import Blocks
 from dflash_compile.export import open_target
-from dflash_compile.export.checkpoint import TargetCheckpoint
-from dflash_compile.export.graph import Graph, WeightRef
-from dflash_compile.export.trace import trace_target
+from dflash_compile.export.checkpoints.checkpoint import TargetCheckpoint
+from dflash_compile.export.tracing.graph import Graph, WeightRef
+from dflash_compile.export.tracing.trace import trace_target
 
 CONTEXT, TAPS = 64, (0, 2)
 # What is left is the rounding of activations to int8, in units of the logits' own spread.

@@ -16,12 +16,12 @@ import torch
 from dflash_compile.artifacts import ROOT
 from dflash_compile.compile.build import BuildOptions, build
 from dflash_compile.export import open_drafter, open_target
-from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
-from dflash_compile.export.dflash_v1 import DflashV1
-from dflash_compile.export.torch_model import load_model
+from dflash_compile.export.checkpoints.checkpoint import DrafterCheckpoint, TargetCheckpoint
+from dflash_compile.export.checkpoints.torch_model import load_model
+from dflash_compile.export.dflash.v1 import DflashV1
 from dflash_compile.runtime import load
-from dflash_compile.runtime.controller import FixedWidth
 from dflash_compile.runtime.loop import plan_limits, run
+from dflash_compile.runtime.policy.controller import FixedWidth
 from dflash_compile.runtime.session import Session
 from dflash_compile.runtime.statistics import Recorder
 from dflash_compile.train.evaluate import matches

@@ -15,9 +15,9 @@ from forms import FORMS, Cached, bound, runtimes, torch_drafter
 
 from dflash_compile.compile.build import BuildOptions, build
 from dflash_compile.export import open_drafter, open_target
-from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
-from dflash_compile.export.refinement import most_confident
-from dflash_compile.export.trace import trace_draft, trace_inject
+from dflash_compile.export.checkpoints.checkpoint import DrafterCheckpoint, TargetCheckpoint
+from dflash_compile.export.tracing.refinement import most_confident
+from dflash_compile.export.tracing.trace import trace_draft, trace_inject
 from dflash_compile.runtime import load
 from dflash_compile.runtime.bundle.read import open_bundle
 

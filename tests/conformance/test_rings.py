@@ -15,11 +15,11 @@ from models import MASK, VOCAB
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
 from dflash_compile.export import open_drafter, open_target
-from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
-from dflash_compile.export.graph import Graph
-from dflash_compile.export.signature import Signature
-from dflash_compile.export.trace import trace_draft, trace_inject, trace_target
-from dflash_compile.export.windows import cache_rows
+from dflash_compile.export.checkpoints.checkpoint import DrafterCheckpoint, TargetCheckpoint
+from dflash_compile.export.tracing.graph import Graph
+from dflash_compile.export.tracing.signature import Signature
+from dflash_compile.export.tracing.trace import trace_draft, trace_inject, trace_target
+from dflash_compile.export.tracing.windows import cache_rows
 
 CONTEXT, WIDEST, RING, TAPS, TOLERANCE = 256, 16, 64, (2, 0), 1e-3
 TARGETS: dict[str, tuple[str, dict[str, Any]]] = {

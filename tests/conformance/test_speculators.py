@@ -22,19 +22,19 @@ from models import IM_END, MASK, VOCAB
 from safetensors.torch import load_file, save_file
 
 from dflash_compile.compile.build import BuildOptions, build
-from dflash_compile.compile.lowered import Lowered
-from dflash_compile.compile.lowerings import onnxruntime as ort_form
-from dflash_compile.compile.precision import precision_of
+from dflash_compile.compile.graphs.lowered import Lowered
+from dflash_compile.compile.onnxruntime import lower as ort_form
+from dflash_compile.compile.onnxruntime.precision import precision_of
 from dflash_compile.export import open_drafter, open_target
-from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint
-from dflash_compile.export.draft_head import drafter_tensors
+from dflash_compile.export.checkpoints.checkpoint import DrafterCheckpoint, TargetCheckpoint
+from dflash_compile.export.checkpoints.draft_head import drafter_tensors
 from dflash_compile.export.drafters import speculators
-from dflash_compile.export.graph import Graph
-from dflash_compile.export.skeleton import EMBEDDING
-from dflash_compile.export.trace import trace_draft, trace_inject
+from dflash_compile.export.parameter_names import EMBEDDING
+from dflash_compile.export.tracing.graph import Graph
+from dflash_compile.export.tracing.trace import trace_draft, trace_inject
 from dflash_compile.runtime import load
-from dflash_compile.runtime.backends import EngineOptions, find_backend
-from dflash_compile.runtime.backends._ort_graph import Buffer
+from dflash_compile.runtime.backend import EngineOptions, find_backend
+from dflash_compile.runtime.backends.onnxruntime.graph import Buffer
 from dflash_compile.runtime.bundle.read import open_bundle
 
 CONTEXT, BLOCK, TOLERANCE = 64, 6, 1e-3

@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from dflash_compile.export import open_target
-from dflash_compile.export.checkpoint import TargetCheckpoint
-from dflash_compile.export.graph import Graph
-from dflash_compile.export.trace import trace_target
+from dflash_compile.export.checkpoints.checkpoint import TargetCheckpoint
+from dflash_compile.export.tracing.graph import Graph
+from dflash_compile.export.tracing.trace import trace_target
 
 CONTEXT, TAPS = 48, (2, 0)
 TOLERANCE = 1e-3

@@ -13,10 +13,10 @@ from emitted import Emitted, lowered
 from forms import Cached, torch_drafter, torch_target
 
 from dflash_compile.compile.build import BuildOptions, build
-from dflash_compile.compile.models import Models, decide
+from dflash_compile.compile.pair_sizes import Models, decide
 from dflash_compile.compile.tensorrt.roles import CHUNK, Traced, cache_rows, roles_of, trace_all
 from dflash_compile.export.opening import open_drafter, open_target
-from dflash_compile.export.signature import draft_signature, inject_signature, target_signature
+from dflash_compile.export.tracing.signature import draft_signature, inject_signature, target_signature
 from dflash_compile.runtime import load
 
 CONTEXT, BLOCK = 90, 4

@@ -9,7 +9,7 @@ import pytest
 
 from dflash_compile.compile.build import BuildOptions, build
 from dflash_compile.export import open_drafter, open_target
-from dflash_compile.runtime.backends._trt_device import CudaDevice
+from dflash_compile.runtime.backends.tensorrt.device import CudaDevice
 from dflash_compile.runtime.errors import IncompatibleError
 
 ROOT = Path(__file__).parents[2]

@@ -17,12 +17,13 @@ import numpy as np
 import pytest
 
 from dflash_compile.compile.build import BuildOptions, build
-from dflash_compile.compile.mil.evaluate import Evaluator
+from dflash_compile.compile.coreml.evaluator.evaluate import Evaluator
 from dflash_compile.runtime import load
-from dflash_compile.runtime.backends import EngineOptions, coreml
-from dflash_compile.runtime.backends._chain import Chain, whole
-from dflash_compile.runtime.backends._host_cache import HostCache
-from dflash_compile.runtime.backends._static import Functions, StaticTarget, engine_file, state_ports
+from dflash_compile.runtime.backend import EngineOptions
+from dflash_compile.runtime.backends.apple.chain import Chain, whole
+from dflash_compile.runtime.backends.apple.engines import Functions, StaticTarget, engine_file, state_ports
+from dflash_compile.runtime.backends.apple.host_cache import HostCache
+from dflash_compile.runtime.backends.coreml import backend as coreml
 from dflash_compile.runtime.bundle.parts import engines
 from dflash_compile.runtime.bundle.read import open_bundle
 

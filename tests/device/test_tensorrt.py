@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 from emitted import Emitted, lowered
 
-from dflash_compile.compile.models import decide
 from dflash_compile.compile.options import BuildOptions
+from dflash_compile.compile.pair_sizes import decide
 from dflash_compile.compile.tensorrt.roles import roles_of, trace_all
 from dflash_compile.export import open_drafter, open_target
 from dflash_compile.runtime import load
-from dflash_compile.runtime.backends import EngineOptions
-from dflash_compile.runtime.backends._trt_device import CudaDevice
-from dflash_compile.runtime.backends._trt_pair import Pair
-from dflash_compile.runtime.backends._trt_plan import Library, Plan
-from dflash_compile.runtime.backends.tensorrt import jit_cache_file, open_engines
+from dflash_compile.runtime.backend import EngineOptions
+from dflash_compile.runtime.backends.tensorrt.backend import jit_cache_file, open_engines
+from dflash_compile.runtime.backends.tensorrt.device import CudaDevice
+from dflash_compile.runtime.backends.tensorrt.pair import Pair
+from dflash_compile.runtime.backends.tensorrt.plan import Library, Plan
 from dflash_compile.runtime.bundle.read import Bundle, open_bundle
 
 pytestmark = pytest.mark.gpu

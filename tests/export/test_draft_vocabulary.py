@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dflash_compile.export import draft_head
-from dflash_compile.export.draft_head import SelectedRows
-from dflash_compile.export.draft_vocabulary import DraftVocabulary, vocabulary_of
+from dflash_compile.export.checkpoints import draft_head
+from dflash_compile.export.checkpoints.draft_head import SelectedRows
+from dflash_compile.export.dflash.vocabulary import DraftVocabulary, vocabulary_of
 from dflash_compile.runtime.errors import CheckpointError
 
 VOCAB = 8

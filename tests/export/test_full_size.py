@@ -11,9 +11,9 @@ from transformers import Qwen3Config
 from transformers.models.muse_glimmer.configuration_muse_glimmer import MuseGlimmerTextConfig
 from transformers.models.muse_spark.configuration_muse_spark import MuseSparkTextConfig
 
-from dflash_compile.export.checkpoint import TargetCheckpoint, TextSource
+from dflash_compile.export.checkpoints.checkpoint import TargetCheckpoint, TextSource
 from dflash_compile.export.spec import TargetSpec
-from dflash_compile.export.trace import trace_target
+from dflash_compile.export.tracing.trace import trace_target
 
 QWEN3_8B = {"hidden_size": 4096, "intermediate_size": 12288, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936}
 CONTEXT, GIB = 131072, 2**30

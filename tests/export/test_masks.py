@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dflash_compile.export.ops import NO_WINDOW, _visible
+from dflash_compile.export.ops.semantic import NO_WINDOW, _visible
 
 # A block of 3 rows at positions 4, 5, 6, in a cache of 9: columns 0 to 3 are context, 7 and 8 are stale.
 MASKS = {

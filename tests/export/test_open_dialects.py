@@ -16,9 +16,9 @@ from models import MASK, write_assistant, write_deepspec, write_drafter, write_d
 from safetensors.torch import load_file
 
 from dflash_compile.export import open_drafter, open_target, pair
-from dflash_compile.export.skeleton import EMBEDDING
+from dflash_compile.export.parameter_names import EMBEDDING
 from dflash_compile.export.spec import Convolution, DrafterSpec, Selector
-from dflash_compile.export.trace import trace_draft
+from dflash_compile.export.tracing.trace import trace_draft
 from dflash_compile.runtime.errors import CheckpointError, PairingError
 
 SLIDING = ["sliding_attention", "full_attention"]

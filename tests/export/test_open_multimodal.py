@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
 from dflash_compile.export import open_target
-from dflash_compile.export.torch_model import load_model
+from dflash_compile.export.checkpoints.torch_model import load_model
 from dflash_compile.runtime.errors import CheckpointError
 
 EXPERTS = {"num_local_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 24}

@@ -15,9 +15,9 @@ from models import IM_END, MASK, VOCAB, write_speculators, write_target
 from safetensors.torch import load_file, save_file
 
 from dflash_compile.export import open_drafter, open_target, pair
-from dflash_compile.export.checkpoint import TargetCheckpoint
-from dflash_compile.export.draft_vocabulary import DraftVocabulary
-from dflash_compile.export.drafter_folder import TRAINED_WITH
+from dflash_compile.export.checkpoints.checkpoint import TargetCheckpoint
+from dflash_compile.export.checkpoints.drafter_folder import TRAINED_WITH
+from dflash_compile.export.dflash.vocabulary import DraftVocabulary
 from dflash_compile.export.drafters import speculators
 from dflash_compile.export.spec import DrafterSpec
 from dflash_compile.runtime.errors import BuildError, CheckpointError, DFlashError, PairingError, UsageError

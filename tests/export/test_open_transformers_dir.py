@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dflash_compile.export import open_target
-from dflash_compile.export.text import vocabulary_hash
+from dflash_compile.export.checkpoints.text import vocabulary_hash
 from dflash_compile.runtime.errors import CheckpointError, ExitCode, UsageError
 
 INDEX = "model.safetensors.index.json"

@@ -15,7 +15,7 @@ from models import MASK, write_drafter, write_target
 from safetensors.torch import load_file, save_file
 
 from dflash_compile.export import open_drafter
-from dflash_compile.export.drafter_folder import TRAINED_WITH
+from dflash_compile.export.checkpoints.drafter_folder import TRAINED_WITH
 from dflash_compile.export.drafters import zlab_v1
 from dflash_compile.export.spec import DrafterSpec
 from dflash_compile.runtime.errors import BuildError, CheckpointError, DFlashError, UsageError

@@ -10,7 +10,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from dflash_compile.export import open_target, references
+from dflash_compile.export import open_target
+from dflash_compile.export.checkpoints import references
 from dflash_compile.runtime.errors import UsageError
 
 
@@ -58,7 +59,7 @@ def test_smollm2_equals_transformers_loader() -> None:
 
 @pytest.mark.slow
 def test_smollm2_tokenizer_splits_digits_and_gives_text_back() -> None:
-    from dflash_compile.export.text import load_tokenizer
+    from dflash_compile.export.checkpoints.text import load_tokenizer
 
     target = open_target("smollm2-135m")
     tokenizer = load_tokenizer(target.text, "")

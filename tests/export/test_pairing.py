@@ -12,7 +12,7 @@ from models import ENDOFTEXT, IM_END, IM_START, MASK, write_drafter, write_targe
 from safetensors.torch import load_file, save_file
 
 from dflash_compile.export import open_drafter, open_target, pair
-from dflash_compile.export.text import template_hash, vocabulary_hash
+from dflash_compile.export.checkpoints.text import template_hash, vocabulary_hash
 from dflash_compile.runtime.errors import ExitCode, PairingError
 
 
@@ -138,7 +138,7 @@ def test_another_tokenizer_is_refused_and_another_template_remarked_on(targets: 
 
 
 def test_pairing_reads_no_weights(targets: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dflash_compile.export.safetensors_source import SafetensorsSource
+    from dflash_compile.export.checkpoints.safetensors_source import SafetensorsSource
 
     def rows(*args: object) -> torch.Tensor:
         raise AssertionError("read a weight")

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from models import CHAT_TEMPLATE, write_drafter, write_target
 
-from dflash_compile.compile.models import decide
 from dflash_compile.compile.options import BuildOptions
+from dflash_compile.compile.pair_sizes import decide
 from dflash_compile.export import open_drafter, open_target, pair
-from dflash_compile.export.checkpoint import DrafterCheckpoint, TargetCheckpoint, TextSource
-from dflash_compile.export.drafter_folder import trained_with
-from dflash_compile.export.thinking import ThinkingSwitch, thinking_switch
+from dflash_compile.export.checkpoints.checkpoint import DrafterCheckpoint, TargetCheckpoint, TextSource
+from dflash_compile.export.checkpoints.drafter_folder import trained_with
+from dflash_compile.export.checkpoints.thinking import ThinkingSwitch, thinking_switch
 from dflash_compile.runtime.errors import CheckpointError, UsageError
 
 ON_BY_DEFAULT = CHAT_TEMPLATE + "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}"

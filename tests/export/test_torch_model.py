@@ -10,7 +10,7 @@ from models import write_target
 from transformers import AutoModelForCausalLM
 
 from dflash_compile.export import open_target
-from dflash_compile.export.torch_model import load_model
+from dflash_compile.export.checkpoints.torch_model import load_model
 
 TOKENS = torch.arange(4, 40)[None]
 

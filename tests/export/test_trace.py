@@ -14,12 +14,12 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama import modeling_llama
 
 from dflash_compile.export import open_drafter, open_target
-from dflash_compile.export.checkpoint import TargetCheckpoint
+from dflash_compile.export.checkpoints.checkpoint import TargetCheckpoint
 from dflash_compile.export.families import family_of
-from dflash_compile.export.graph import Graph
-from dflash_compile.export.hooks import ATTENTION, hooked
-from dflash_compile.export.rope import drafter_tables, rotary_tables
-from dflash_compile.export.trace import trace_draft, trace_inject, trace_target
+from dflash_compile.export.tracing.graph import Graph
+from dflash_compile.export.tracing.hooks import ATTENTION, hooked
+from dflash_compile.export.tracing.rope import drafter_tables, rotary_tables
+from dflash_compile.export.tracing.trace import trace_draft, trace_inject, trace_target
 from dflash_compile.runtime.errors import CheckpointError, IncompatibleError
 
 

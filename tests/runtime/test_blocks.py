@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from dflash_compile.runtime.blocks import Blocks
+from dflash_compile.runtime.policy.verify_rows import Blocks
 
 WIDTHS = (2, 4, 6)
 CHEAP, DEAR = (1.0, 1.1, 1.2), (1.0, 2.5, 4.0)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from dflash_compile.runtime.confidence import Confidence
+from dflash_compile.runtime.policy.confidence import Confidence
 
 SAID = [0.0, 0.05, 0.5, 0.95, 1.0]
 

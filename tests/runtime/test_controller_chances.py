@@ -9,7 +9,7 @@ from statistics import mean
 import pytest
 from prices import BLOCK, DRAFT, NARROWEST, VERIFY, WIDTHS, Crowded
 
-from dflash_compile.runtime.controller import PLAIN, AdaptiveWidth, CyclePlan
+from dflash_compile.runtime.policy.controller import PLAIN, AdaptiveWidth, CyclePlan
 
 SEEDS = range(5)
 

@@ -12,7 +12,7 @@ from statistics import mean
 import pytest
 from prices import BLOCK, DRAFT, NARROWEST, VERIFY, WIDTHS, Crowded
 
-from dflash_compile.runtime.controller import AdaptiveWidth, FixedWidth
+from dflash_compile.runtime.policy.controller import AdaptiveWidth, FixedWidth
 
 SEEDS = range(5)
 

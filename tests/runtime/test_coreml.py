@@ -12,9 +12,10 @@ import pytest
 from apple import Library
 
 from dflash_compile.runtime import load
-from dflash_compile.runtime.backends import EngineOptions, coreml, find_backend
-from dflash_compile.runtime.backends._host_cache import HostCache
-from dflash_compile.runtime.backends._memory import check_fits
+from dflash_compile.runtime.backend import EngineOptions, find_backend
+from dflash_compile.runtime.backends.apple.host_cache import HostCache
+from dflash_compile.runtime.backends.coreml import backend as coreml
+from dflash_compile.runtime.backends.coreml.memory import check_fits
 from dflash_compile.runtime.bundle.manifest import GraphRecord, PortRecord
 from dflash_compile.runtime.bundle.read import open_bundle
 from dflash_compile.runtime.errors import BundleError, IncompatibleError, UsageError

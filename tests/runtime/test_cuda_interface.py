@@ -11,8 +11,9 @@ import pytest
 from cuda_strict import Library as StrictCore
 from cuda_strict import strict_trt
 
-from dflash_compile.runtime.backends import _trt_device, _trt_plan
-from dflash_compile.runtime.backends._trt_device import CudaDevice
+from dflash_compile.runtime.backends.tensorrt import device as _trt_device
+from dflash_compile.runtime.backends.tensorrt import plan as _trt_plan
+from dflash_compile.runtime.backends.tensorrt.device import CudaDevice
 from dflash_compile.runtime.bundle.manifest import GraphRecord, PortRecord
 from dflash_compile.runtime.errors import BundleError, IncompatibleError
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from test_loop import BLOCK, AnyWidth, drafters
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from dflash_compile.runtime.controller import AdaptiveWidth, CyclePlan
 from dflash_compile.runtime.engines import Engines
 from dflash_compile.runtime.errors import UsageError
-from dflash_compile.runtime.lookup import LONGEST, Lookup
 from dflash_compile.runtime.loop import plan_limits, run
+from dflash_compile.runtime.policy.controller import AdaptiveWidth, CyclePlan
+from dflash_compile.runtime.policy.prompt_lookup import LONGEST, Lookup
 from dflash_compile.runtime.session import Session
 from dflash_compile.runtime.statistics import Recorder
 from dflash_compile.runtime.text import Text

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dflash_compile.runtime.acceptance import accept_greedy
-from dflash_compile.runtime.controller import CyclePlan, FixedWidth
 from dflash_compile.runtime.cycles import chunk_rows
 from dflash_compile.runtime.engines import DrafterEngine
 from dflash_compile.runtime.errors import LengthError, UsageError
 from dflash_compile.runtime.loop import plan_limits, run
+from dflash_compile.runtime.policy.controller import CyclePlan, FixedWidth
 from dflash_compile.runtime.statistics import Recorder
 
 PROMPTS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40)

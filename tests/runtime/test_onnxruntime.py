@@ -13,12 +13,13 @@ import pytest
 from tiny import BLOCK, CONTEXT, DRAFTER, EXACT, HIDDEN, MASK, TARGET, VOCAB, edit_manifest, reference, reference_logits, write_manifest
 
 from dflash_compile.runtime import load
-from dflash_compile.runtime.backends import EngineOptions, _ort_library, find_backend
-from dflash_compile.runtime.backends import onnxruntime as backend
-from dflash_compile.runtime.backends._ort_graph import Buffer
+from dflash_compile.runtime.backend import EngineOptions, find_backend
+from dflash_compile.runtime.backends.onnxruntime import backend
+from dflash_compile.runtime.backends.onnxruntime import library as _ort_library
+from dflash_compile.runtime.backends.onnxruntime.graph import Buffer
 from dflash_compile.runtime.bundle.read import open_bundle
-from dflash_compile.runtime.controller import CyclePlan
 from dflash_compile.runtime.errors import BundleError, IncompatibleError, UsageError
+from dflash_compile.runtime.policy.controller import CyclePlan
 
 PROMPT = list(b"the quick brown fox")
 

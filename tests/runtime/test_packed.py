@@ -13,9 +13,9 @@ import pytest
 from tiny import EXACT, write_bundle
 
 from dflash_compile.runtime import load
-from dflash_compile.runtime.backends import _ort_packed
-from dflash_compile.runtime.backends._ort_entry import Entry, forget_unused
-from dflash_compile.runtime.backends._ort_packed import PackedEngines
+from dflash_compile.runtime.backends.onnxruntime import packed as _ort_packed
+from dflash_compile.runtime.backends.onnxruntime.packed import PackedEngines
+from dflash_compile.runtime.backends.onnxruntime.packed_entry import Entry, forget_unused
 from dflash_compile.runtime.bundle.read import open_bundle
 
 PROMPT = list(b"the quick brown fox")
@@ -70,7 +70,7 @@ def test_the_first_load_makes_them_and_the_second_finds_them(tiny_bundle, cache,
 
 def test_they_are_what_runs(tiny_bundle, cache, expected, monkeypatch):
     answer(tiny_bundle)
-    monkeypatch.setattr("dflash_compile.runtime.backends.onnxruntime.open_engine", lambda *rest: pytest.fail("the bundle's own engine was loaded"))
+    monkeypatch.setattr("dflash_compile.runtime.backends.onnxruntime.backend.open_engine", lambda *rest: pytest.fail("the bundle's own engine was loaded"))
     assert answer(tiny_bundle) == (expected, ())
 
 
@@ -254,7 +254,7 @@ def test_what_nobody_uses_is_forgotten(tiny_bundle, cache, expected):
 
 
 def test_an_engine_for_another_device_is_never_packed(tiny_bundle, cache, made):
-    from dflash_compile.runtime.backends import onnxruntime as backend
+    from dflash_compile.runtime.backends.onnxruntime import backend
 
     packed = PackedEngines(__import__("onnxruntime"), open_bundle(tiny_bundle), None, None)
     assert packed.session(open_bundle(tiny_bundle).manifest.target.graphs[0]) is None

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from dflash_compile.runtime.backends._chain import Chain
+from dflash_compile.runtime.backends.apple.chain import Chain
 from dflash_compile.runtime.bundle.contract import check_contract
 from dflash_compile.runtime.bundle.manifest import GraphRecord, Manifest, PartRecord, PortRecord
 from dflash_compile.runtime.errors import BundleError

@@ -10,12 +10,12 @@ from fakes import continuation
 from trt_fakes import ARCH, BLOCK, CHUNK, CONTEXT, ROWS, manifest
 from trt_machine import PATTERNS, PROMPT, Machine, Turns
 
-from dflash_compile.runtime.backends._trt_device import CudaDevice
-from dflash_compile.runtime.backends.tensorrt import check_architecture, jit_cache_file
+from dflash_compile.runtime.backends.tensorrt.backend import check_architecture, jit_cache_file
+from dflash_compile.runtime.backends.tensorrt.device import CudaDevice
 from dflash_compile.runtime.bundle.manifest import RequirementRecord
 from dflash_compile.runtime.bundle.requirements import check_requirements
-from dflash_compile.runtime.controller import PLAIN, AdaptiveWidth
 from dflash_compile.runtime.errors import BundleError, IncompatibleError, LengthError, UsageError
+from dflash_compile.runtime.policy.controller import PLAIN, AdaptiveWidth
 
 ORDER = ["draft", "verify", "inject", "commit", "read"]
 
@@ -197,7 +197,8 @@ def _failure(call: Callable[[], object]) -> IncompatibleError | None:
 
 
 def test_a_later_version_than_the_engines_run_with_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dflash_compile.runtime.backends import Installed, tensorrt
+    from dflash_compile.runtime.backend import Installed
+    from dflash_compile.runtime.backends.tensorrt import backend as tensorrt
 
     requires = RequirementRecord(backend="tensorrt", package="tensorrt-rtx", minimum="1.7.1.116", maximum="1.7.1.116", built_with="1.7.1.116", exact_width=4)
     for version, word in (("1.7.1.116", None), ("1.8.0.1", "tensorrt-rtx==1.7.1.116"), ("1.6.0.1", "upgrade")):

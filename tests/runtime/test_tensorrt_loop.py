@@ -16,13 +16,13 @@ from trt_fakes import ARCH, BLOCK, CONTEXT, ROWS, FakeDevice, committed
 from trt_machine import PATTERNS, PROMPT, Machine, Turns
 
 from dflash_compile.compile.tensorrt.loop_kernel import SOURCE
-from dflash_compile.runtime.backends import EngineOptions, find_backend
-from dflash_compile.runtime.backends._trt_cycle import Cycle
-from dflash_compile.runtime.backends._trt_loop import MOST_ENDS, Kernels, Loop
-from dflash_compile.runtime.backends.tensorrt import check_loop
-from dflash_compile.runtime.controller import PLAIN, AdaptiveWidth, CyclePlan
+from dflash_compile.runtime.backend import EngineOptions, find_backend
+from dflash_compile.runtime.backends.tensorrt.backend import check_loop
+from dflash_compile.runtime.backends.tensorrt.cycle import Cycle
+from dflash_compile.runtime.backends.tensorrt.loop import MOST_ENDS, Kernels, Loop
 from dflash_compile.runtime.errors import IncompatibleError, UsageError
 from dflash_compile.runtime.loading import load_session
+from dflash_compile.runtime.policy.controller import PLAIN, AdaptiveWidth, CyclePlan
 
 
 @pytest.mark.parametrize("cycles", [2, 5])

@@ -11,7 +11,7 @@ import pytest
 from tiny import BLOCK, DRAFTER, MASK, VOCAB, edit_manifest, reduce_draft, reference, reference_logits, write_manifest
 
 from dflash_compile.runtime import load
-from dflash_compile.runtime.backends import EngineOptions, find_backend
+from dflash_compile.runtime.backend import EngineOptions, find_backend
 from dflash_compile.runtime.bundle.read import open_bundle, read_manifest
 from dflash_compile.runtime.bundle.vocabulary import draft_token_ids
 from dflash_compile.runtime.errors import BundleError

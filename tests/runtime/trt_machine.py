@@ -6,12 +6,12 @@ from collections.abc import Callable, Generator, Sequence
 
 from trt_fakes import ARCH, BLOCK, FakeDevice, FakePlan, manifest
 
-from dflash_compile.runtime.backends._trt_loop import Kernels
-from dflash_compile.runtime.backends._trt_pair import Pair, engines
+from dflash_compile.runtime.backends.tensorrt.loop import Kernels
+from dflash_compile.runtime.backends.tensorrt.pair import Pair, engines
 from dflash_compile.runtime.bundle.manifest import GraphRecord
-from dflash_compile.runtime.controller import PLAIN, Controller, CyclePlan, FixedWidth
 from dflash_compile.runtime.engines import Engines
 from dflash_compile.runtime.loop import plan_limits, run
+from dflash_compile.runtime.policy.controller import PLAIN, Controller, CyclePlan, FixedWidth
 from dflash_compile.runtime.statistics import Recorder
 
 PROMPT = [1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3]

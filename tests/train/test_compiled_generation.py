@@ -8,14 +8,14 @@ import models
 import pytest
 import torch
 
-from dflash_compile.compile.batching import batched_target
 from dflash_compile.compile.build import BuildOptions, build
+from dflash_compile.compile.onnxruntime.batching import batched_target
 from dflash_compile.export import open_drafter, open_target
-from dflash_compile.export.torch_model import load_model
+from dflash_compile.export.checkpoints.torch_model import load_model
 from dflash_compile.runtime import load
-from dflash_compile.runtime.controller import FixedWidth
 from dflash_compile.runtime.errors import IncompatibleError
 from dflash_compile.runtime.loop import Limits, run
+from dflash_compile.runtime.policy.controller import FixedWidth
 from dflash_compile.runtime.statistics import Recorder
 from dflash_compile.train.compiled_generation import CompiledGenerator
 from dflash_compile.train.compiled_target import CompiledTarget

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dflash_compile.export.dflash_v1 import CachedAttend, DflashV1
-from dflash_compile.export.rope import drafter_tables
+from dflash_compile.export.dflash.v1 import CachedAttend, DflashV1
+from dflash_compile.export.tracing.rope import drafter_tables
 from dflash_compile.train.blocks import pack
 from dflash_compile.train.draft_forward import BlockAttend, draft_hidden
 

@@ -8,9 +8,9 @@ import models
 import pytest
 import torch
 
-from dflash_compile.compile.int8_drafter import quantize_drafter
+from dflash_compile.compile.quantize_drafter import quantize_drafter
 from dflash_compile.export import open_drafter, open_target
-from dflash_compile.export.dflash_v1 import DflashV1
+from dflash_compile.export.dflash.v1 import DflashV1
 from dflash_compile.runtime.errors import PairingError
 from dflash_compile.train.from_drafter import check_start, options_of, take_weights
 from dflash_compile.train.options import TrainOptions

@@ -9,7 +9,7 @@ import pytest
 from suites import FOLDER, suite, word_runs
 
 from dflash_compile.export import open_target
-from dflash_compile.export.text import load_tokenizer
+from dflash_compile.export.checkpoints.text import load_tokenizer
 from dflash_compile.runtime.chat import ChatTemplate
 
 SHORTEST, LONGEST = 1500, 1750

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from dflash_compile.export import open_drafter, open_target, pair
-from dflash_compile.export.checkpoint import TargetCheckpoint
+from dflash_compile.export.checkpoints.checkpoint import TargetCheckpoint
 from dflash_compile.runtime.errors import UsageError
 from dflash_compile.train.data import Corpus
 from dflash_compile.train.evaluate import evaluate

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from dflash_compile.export.dflash_v1 import DflashV1
+from dflash_compile.export.dflash.v1 import DflashV1
 from dflash_compile.export.spec import DrafterSpec
 
 HIDDEN, VOCAB, LAYERS, TAPS = 64, 160, 4, (0, 1, 2)

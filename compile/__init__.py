@@ -1,0 +1,1 @@
+"""Building bundles: lowering weightless graphs for a back-end, binding weights, writing what an app loads."""

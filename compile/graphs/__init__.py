@@ -1,0 +1,1 @@
+"""What back-ends share: semantic graphs in ONNX, the passes over them, and the weights they wait for."""

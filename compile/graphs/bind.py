@@ -1,0 +1,140 @@
+"""Binding: weights stream from checkpoints, through their encodings, into one data file beside the graph.
+
+Every offset is known before the first byte is read, so a tensor passes through memory in chunks, whatever its size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from dflash_compile.export.checkpoints.checkpoint import TensorSource
+from dflash_compile.export.tracing.graph import Owner
+from dflash_compile.runtime.errors import BuildError
+
+from .encoding import Array, Shape
+from .lowered import Lowered, Payload, pieces
+
+CHUNK_BYTES = 64 << 20
+# Pages: a runtime maps the file and each array starts on a page of its own.
+ALIGNMENT = 4096
+# Smaller constants stay in the graph file, where shape inference can see them.
+_INLINE_BYTES = 1024
+
+Advance = Callable[[int], None]
+"""called with the number of bytes just written"""
+
+
+def bind(lowered: Lowered, sources: Mapping[Owner, TensorSource], directory: Path, name: str, advance: Advance = lambda _: None) -> Path:
+    """Write `name` (the graph) and `name.data` (its weights) into `directory`; returns the path of the graph.
+
+    Peak memory is a few chunks of `CHUNK_BYTES`. Equal inputs give equal bytes. Raises `BuildError` when a checkpoint
+    tensor has another shape than the graph or holds numbers that are not finite, `CheckpointError` when it cannot be read.
+    """
+    location = f"{name}.data"
+    model = lowered.model
+    constants, sizes = _constants(model), _sizes(lowered)
+    offsets, end = _layout(sizes)
+    with (directory / location).open("wb") as data:
+        data.truncate(end)
+        for group in _by_tensor(lowered.payloads):
+            _write_tensor(data, group, {key: offsets[key] for key in group}, sources, advance)
+        for key, tensor in constants.items():
+            data.seek(offsets[key])
+            data.write(tensor.tobytes())
+            advance(tensor.nbytes)
+    for key, size in sizes.items():
+        value = model.graph.initializers[key]
+        assert value.dtype is not None
+        assert value.shape is not None
+        value.const_value = ir.ExternalTensor(location, offsets[key], size, value.dtype, shape=value.shape, name=key, base_dir=directory)
+    path = directory / name
+    path.write_bytes(ir.to_proto(model).SerializeToString(deterministic=True))
+    return path
+
+
+def check_shapes(lowered: Lowered, sources: Mapping[Owner, TensorSource]) -> None:
+    """Raises `BuildError` for a checkpoint tensor that is missing or has another shape than the graph. Reads no weights."""
+    for payload in lowered.payloads.values():
+        for name, count in pieces(payload.ref, payload.shape[0]):
+            _check_shape(sources[payload.ref.owner], payload.ref.owner, name, (count, *payload.shape[1:]))
+
+
+def size_of(lowered: Lowered) -> int:
+    """Bytes of arrays that binding will write. The files are a little larger: pages, and the graph itself."""
+    return sum(_sizes(lowered).values())
+
+
+def _constants(model: ir.Model) -> dict[str, ir.TensorProtocol]:
+    """The arrays known already that are too large for the graph file."""
+    known = {str(value.name): value.const_value for value in model.graph.initializers.values()}
+    return {key: tensor for key, tensor in known.items() if tensor is not None and tensor.nbytes > _INLINE_BYTES}
+
+
+def _sizes(lowered: Lowered) -> dict[str, int]:
+    """Bytes of every array of the data file, in order."""
+    weights = {key: payload.stored.bytes for key, payload in lowered.payloads.items()}
+    return weights | {key: tensor.nbytes for key, tensor in _constants(lowered.model).items()}
+
+
+def _layout(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
+    """Where each array starts, and where the file ends."""
+    offsets, end = {}, 0
+    for key, size in sizes.items():
+        offsets[key] = -(-end // ALIGNMENT) * ALIGNMENT
+        end = offsets[key] + size
+    return offsets, end
+
+
+def _by_tensor(payloads: Mapping[str, Payload]) -> list[dict[str, Payload]]:
+    """Payloads that share one checkpoint tensor, or stack of them, and encoding, to be read once."""
+    groups: dict[object, dict[str, Payload]] = {}
+    for key, payload in payloads.items():
+        groups.setdefault((payload.ref, payload.encoding), {})[key] = payload
+    return list(groups.values())
+
+
+def _write_tensor(data: BinaryIO, group: Mapping[str, Payload], offsets: Mapping[str, int], sources: Mapping[Owner, TensorSource], advance: Advance) -> None:
+    first = next(iter(group.values()))
+    source, owner = sources[first.ref.owner], first.ref.owner
+    above = 0
+    for name, count in pieces(first.ref, first.shape[0]):
+        _check_shape(source, owner, name, (count, *first.shape[1:]))
+        step = max(1, CHUNK_BYTES // (4 * math.prod(first.shape[1:])))
+        for start in range(0, count, step):
+            stop = min(start + step, count)
+            rows = source.rows(name, start, stop)
+            parts = first.encoding.encode(rows)
+            _check_finite(rows, parts, name, f"{owner} checkpoint, rows {start} to {stop}")
+            for key, payload in group.items():
+                data.seek(offsets[key] + (above + start) * payload.stored.row_bytes)
+                data.write(parts[payload.part].tobytes())
+                advance(parts[payload.part].nbytes)
+        above += count
+
+
+def _check_shape(source: TensorSource, owner: Owner, name: str, wanted: Shape) -> None:
+    stored = source.shapes().get(name)
+    if stored != wanted:
+        raise BuildError(
+            f"tensor {name!r} has shape {stored}, the graph needs {wanted}" if stored else f"tensor {name!r} is missing",
+            where=f"{owner} checkpoint",
+            why="the config and the weights describe different models",
+            fix="check that config.json belongs to these weights",
+        )
+
+
+def _check_finite(rows: torch.Tensor, parts: tuple[Array, ...], name: str, where: str) -> None:
+    # Quantised, a NaN becomes some number like any other: afterwards nothing would show where wrong text comes from.
+    if not bool(rows.isfinite().all()):
+        raise BuildError(f"tensor {name!r} holds numbers that are not finite", where=where, why="the weights are damaged", fix="copy or download them again")
+    if not all(np.isfinite(part).all() for part in parts if part.dtype.kind == "f"):
+        raise BuildError(
+            f"tensor {name!r} holds numbers that are not finite once encoded", where=where, why="they exceed float16", fix="build with --precision fp32"
+        )

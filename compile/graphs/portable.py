@@ -1,0 +1,30 @@
+"""The portable form: standard opset 24 and nothing else, in float32. The fallback, and what other tools read."""
+
+from __future__ import annotations
+
+from dflash_compile.export.tracing.graph import Graph
+
+from . import rings, standard
+from .edit import tidy
+from .linear import linear
+from .lowered import Lowered, Payloads
+from .onnx_graph import to_onnx
+from .positions import Positions
+
+
+def lower(graph: Graph) -> Lowered:
+    """`graph` in standard operators."""
+    semantic = to_onnx(graph)
+    model = semantic.model
+    payloads = Payloads(semantic)
+    positions = Positions(model)
+    linear(model)
+    standard.standard_linears(model)
+    standard.standard_norms(model)
+    standard.standard_rotary(model, positions)
+    standard.standard_attention(model, positions)
+    standard.standard_writes(model, positions)
+    rings.ring_attention(model, positions)
+    rings.ring_writes(model, positions)
+    tidy(model)
+    return Lowered(graph.signature, model, payloads.finish())

@@ -1,1 +1,0 @@
-"""Semantic graphs in the operators of one runtime, one file per form."""

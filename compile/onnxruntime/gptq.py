@@ -1,0 +1,58 @@
+"""Four bits rounded for what the weights are multiplied with: GPTQ (Frantar et al., 2023, arXiv 2210.17323).
+
+Columns are rounded one after the other, and what each loses is made up for in those still to come, as far as the inputs of the layer go
+together. Scales and zero points of a block are fitted to what its weights have become by then. The layout is that of `quantize.Blocks`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from ..graphs.encoding import Array
+from .hessians import Moments
+from .quantize import Blocks, fitted4, packed4, whole_blocks
+
+_PANEL = 64
+"""columns whose losses reach the rest of the row in one product"""
+
+
+@dataclass(frozen=True)
+class CalibratedBlocks(Blocks):
+    """`Blocks` of four bits of the checkpoint's `tensor`, rounded for the inputs that `moments` knows."""
+
+    tensor: str = ""
+    moments: Moments | None = field(default=None, repr=False)
+
+    def encode(self, rows: torch.Tensor) -> tuple[Array, ...]:
+        """Quantise rows [n, K], each on its own; every block on its own where nothing is known of the inputs."""
+        factor = None if self.moments is None else self.moments.factor(self.tensor)
+        return super().encode(rows) if factor is None else packed4(*_rounded(rows.float(), factor, self.block))
+
+
+def _rounded(rows: torch.Tensor, factor: torch.Tensor, block: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Scales, zero points and levels of `rows` [n, K], as `fitted4` gives them. `factor` [K, K]: see `Moments.factor`."""
+    rest, width = rows.clone(), rows.shape[1]
+    scales, zeros, levels = [], [], []
+    for start in range(0, width, block):
+        stop = min(start + block, width)
+        scale, zero, _ = fitted4(whole_blocks(rest[:, start:stop], block))
+        scales.append(scale)
+        zeros.append(zero)
+        chosen = [_panel(rest, factor, scale[:, 0], zero[:, 0], panel, min(panel + _PANEL, stop)) for panel in range(start, stop, _PANEL)]
+        # What fills up the last block stands for zero.
+        levels.append(torch.cat([*chosen, zero.expand(-1, block - (stop - start))], 1))
+    return torch.cat(scales, 1), torch.cat(zeros, 1), torch.stack(levels, 1)
+
+
+def _panel(rest: torch.Tensor, factor: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+    """Levels [n, stop - start] of these columns of `rest`; takes what they lose out of the columns behind them."""
+    levels, errors = torch.empty(len(rest), stop - start), torch.empty(len(rest), stop - start)
+    for column in range(start, stop):
+        level = (torch.round(rest[:, column] / scale) + zero).clamp_(0, 15)
+        error = (rest[:, column] - (level - zero) * scale) / factor[column, column]
+        rest[:, column + 1 : stop] -= error[:, None] * factor[column, column + 1 : stop]
+        levels[:, column - start], errors[:, column - start] = level, error
+    rest[:, stop:] -= errors @ factor[start:stop, stop:]
+    return levels

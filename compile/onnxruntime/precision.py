@@ -1,0 +1,62 @@
+"""What each precision stores: one recipe per name of the `--precision` option."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dflash_compile.export.tracing.graph import WeightRef
+from dflash_compile.runtime.errors import UsageError
+
+from ..graphs.encoding import Encoding, Floats, Shape
+from ..graphs.lowered import pieces
+from .gptq import CalibratedBlocks
+from .hessians import Moments
+from .quantize import GROUPS, Blocks, block_for
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Bits of linear layers and of the output head (None: float32), and of embedding rows."""
+
+    name: str
+    linear_bits: int | None
+    head_bits: int | None
+    half_embedding: bool
+    group: int = GROUPS[0]
+    """most numbers of four bits that share a scale"""
+    moments: Moments | None = None
+    """of the target's inputs, where its four bits are rounded for them"""
+
+    def linear(self, ref: WeightRef, shape: Shape, head: bool) -> Encoding:
+        """How to store the weight [N, K] of a linear layer."""
+        bits = self.head_bits if head else self.linear_bits
+        block = block_for(shape[1], self.group if bits == 4 else GROUPS[0])
+        if bits is None or block is None or ref.exact:
+            return Floats()
+        if bits == 4 and self.moments is not None and ref.owner == "target":
+            # Stacked tensors read the same rows.
+            return CalibratedBlocks(bits, block, pieces(ref, shape[0])[0][0], self.moments)
+        return Blocks(bits, block)
+
+    def embedding(self) -> Floats:
+        """How to store a table that rows are looked up in."""
+        return Floats(half=self.half_embedding)
+
+
+PRECISIONS = {
+    recipe.name: recipe
+    for recipe in (
+        Precision("int8", 8, 8, half_embedding=True),
+        # The head decides between close candidates: four bits there cost more agreement than they save time.
+        Precision("int4", 4, 8, half_embedding=True),
+        Precision("fp32", None, None, half_embedding=False),
+    )
+}
+"""ONNX Runtime's, the default first"""
+
+
+def precision_of(name: str, option: str = "--precision") -> Precision:
+    """The recipe called `name`. Raises `UsageError`, naming the `option` it came from, for an unknown one."""
+    if name not in PRECISIONS:
+        raise UsageError(f"unknown precision {name!r}", where=option, fix=f"choose one of {', '.join(PRECISIONS)}")
+    return PRECISIONS[name]

@@ -1,0 +1,54 @@
+"""Linear layers and embeddings in ONNX Runtime's kernels, at the precision asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx_ir as ir
+
+from dflash_compile.export.parameter_names import EMBEDDING, HEAD
+
+from ..graphs.edit import Editor, nodes, supersede
+from ..graphs.lowered import Payloads, static_shape
+from .precision import Precision
+from .quantize import Blocks
+
+# The kernel quantises activations to int8, block by block of each row, so rows do not depend on one another.
+_ACCURACY_INT8 = 4
+
+
+def weighted_linears(model: ir.Model, payloads: Payloads, precision: Precision) -> bool:
+    """Linear as MatMulNBits, or FusedMatMul where it stays in float32: neither needs the weight transposed."""
+    found = list(nodes(model, "Linear"))
+    for node in found:
+        x, weight = node.inputs
+        assert weight is not None
+        shape, ref = static_shape(weight), payloads.weights[str(weight.name)]
+        # By its weight, not by its place: a graph of several passes has several heads. A tied one is the embedding.
+        encoding = precision.linear(ref, shape, head=ref.tensor in (HEAD, EMBEDDING))
+        stored = payloads.encode(weight, encoding)
+        attributes = {"transB": 1}
+        if isinstance(encoding, Blocks):
+            attributes = {"K": shape[1], "N": shape[0], "bits": encoding.bits, "block_size": encoding.block, "accuracy_level": _ACCURACY_INT8}
+        op = "MatMulNBits" if isinstance(encoding, Blocks) else "FusedMatMul"
+        supersede(node.outputs, [Editor(model, node).one(op, [x, *stored], attributes, domain="com.microsoft", like=node.outputs[0])])
+        model.graph.remove(node, safe=True)
+    return bool(found)
+
+
+def weighted_embeddings(model: ir.Model, payloads: Payloads, precision: Precision) -> bool:
+    """Rows of a half-precision table are cast after they are looked up, so the table is never widened as a whole."""
+    encoding = precision.embedding()
+    found = [node for node in nodes(model, "Gather", "") if _is_table(node.inputs[0], payloads.weights.__contains__)]
+    for node in found:
+        edit = Editor(model, node)
+        (table,) = payloads.encode(node.inputs[0], encoding)  # type: ignore[arg-type]
+        if encoding.half:
+            rows = edit.one("Gather", [table, node.inputs[1]], {"axis": 0})
+            supersede(node.outputs, [edit.one("Cast", [rows], {"to": ir.DataType.FLOAT}, like=node.outputs[0])])
+            model.graph.remove(node, safe=True)
+    return bool(found)
+
+
+def _is_table(value: ir.Value | None, is_weight: Callable[[str], bool]) -> bool:
+    return value is not None and value.is_initializer() and is_weight(str(value.name))

@@ -1,0 +1,69 @@
+"""Linear layers and embeddings for TensorRT: products in the compute dtype on weights that are dequantised where they are read."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from dflash_compile.export.parameter_names import EMBEDDING, HEAD
+
+from ..graphs.edit import Editor, nodes, supersede
+from ..graphs.encoding import Encoding
+from ..graphs.lowered import Payloads, static_shape
+from .attention import cast
+from .encodings import NVFP4_BLOCK, NVFP4_GLOBAL, Blocks4, Cast, NvFp4, Rows8
+from .precisions import Precision
+
+
+def trt_linears(model: ir.Model, payloads: Payloads, precision: Precision) -> bool:
+    """Linear as MatMul: `exact` weights in float32, all others in the compute dtype."""
+    found = list(nodes(model, "Linear"))
+    for node in found:
+        x, weight = node.inputs
+        assert weight is not None
+        ref = payloads.weights[str(weight.name)]
+        encoding = precision.linear(ref, static_shape(weight), head=ref.tensor in (HEAD, EMBEDDING))
+        edit = Editor(model, node)
+        compute = ir.DataType.FLOAT if ref.exact else precision.compute
+        read = edit.one("Transpose", [_dequantised(edit, payloads.encode(weight, encoding), encoding, compute)], {"perm": [1, 0]})
+        product = edit.one("MatMul", [cast(edit, x, compute), read])
+        product.type, product.shape = ir.TensorType(compute), node.outputs[0].shape
+        supersede(node.outputs, [cast(edit, product, ir.DataType.FLOAT, like=node.outputs[0])])
+        model.graph.remove(node, safe=True)
+    return bool(found)
+
+
+def trt_embeddings(model: ir.Model, payloads: Payloads, precision: Precision) -> bool:
+    """Rows of a table in the compute dtype, widened after they are looked up."""
+    found = [node for node in nodes(model, "Gather", "") if node.inputs[0] is not None and str(node.inputs[0].name) in payloads.weights]
+    for node in found:
+        table, ids = node.inputs
+        assert table is not None
+        edit = Editor(model, node)
+        (stored,) = payloads.encode(table, Cast(precision.compute))
+        rows = edit.one("Gather", [stored, ids], {"axis": 0})
+        rows.type, rows.shape = ir.TensorType(precision.compute), node.outputs[0].shape
+        supersede(node.outputs, [cast(edit, rows, ir.DataType.FLOAT, like=node.outputs[0])])
+        model.graph.remove(node, safe=True)
+    return bool(found)
+
+
+def _dequantised(edit: Editor, stored: list[ir.Value], encoding: Encoding, compute: ir.DataType) -> ir.Value:
+    """The weight [N, K] in `compute`."""
+    match encoding:
+        case Rows8():
+            return _read(edit, stored, {"axis": 0}, compute)
+        case Blocks4(block=block):
+            return _read(edit, stored, {"axis": 1, "block_size": block}, compute)
+        case NvFp4():
+            unit = edit.constant(np.array(NVFP4_GLOBAL, np.float16 if compute == ir.DataType.FLOAT16 else ml_dtypes.bfloat16))
+            scales = _read(edit, [stored[1], unit], {}, compute)
+            return _read(edit, [stored[0], scales], {"axis": 1, "block_size": NVFP4_BLOCK}, compute)
+    return stored[0]
+
+
+def _read(edit: Editor, inputs: list[ir.Value], attributes: dict[str, int], compute: ir.DataType) -> ir.Value:
+    value = edit.one("DequantizeLinear", inputs, attributes, like=inputs[0])
+    value.type = ir.TensorType(compute)
+    return value

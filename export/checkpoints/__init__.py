@@ -1,0 +1,1 @@
+"""Opened checkpoints: files, tensors, text, and what they say of a model."""

@@ -1,0 +1,1 @@
+"""The semantic operators of traced graphs, each with its torch reference."""

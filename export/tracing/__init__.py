@@ -1,0 +1,1 @@
+"""Tracing the target and the drafter into weightless graphs."""

@@ -1,0 +1,162 @@
+"""Tracing: specs and a config in, weightless graphs out. Reads no weight.
+
+Models are built and traced with fake tensors, so a graph's size in memory is that of its Python objects.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from unittest.mock import patch
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import Dim, ExportedProgram, export
+
+from ..checkpoints.checkpoint import DrafterCheckpoint, TargetCheckpoint
+from ..dflash.v1 import DflashV1
+from ..dflash.v2 import draft_module
+from ..families import family_of
+from ..parameter_names import EMBEDDING, HEAD
+from ..spec import TargetSpec
+from .draft_graphs import DraftGraph, InjectGraph, semantic_norms
+from .graph import Graph, WeightRef
+from .hooks import hooked
+from .refinement import RefinedDraft
+from .rope import RotaryTables, drafter_tables, rotary_tables
+from .signature import Dim as Size
+from .signature import Port, Signature, draft_signature, inject_signature, target_signature
+from .target import EmbedsTarget, VerificationTarget
+from .windows import cache_rows, draft_cache_rows, layer_windows
+
+_DTYPES = {"float32": torch.float32, "int32": torch.int32}
+# Any size but 0 and 1, which torch.export would take for constants.
+_EXAMPLE_ROWS = 4
+# Their products reach thousands, and everything the drafter sees passes through them.
+EXACT = ("fc.weight", "hidden_norm.weight")
+
+
+def trace_target(
+    checkpoint: TargetCheckpoint,
+    taps: Sequence[int],
+    context: int,
+    rows: int | None = None,
+    picked: int | None = None,
+    *,
+    widest: int | None = None,
+    sparse: bool = False,
+    embeds: bool = False,
+) -> Graph:
+    """The target in verification mode, over a cache of `context` rows.
+
+    `rows` is the static width, or None for a free one; `picked` that of `pick`, as many where it is not given. With `widest`, the most rows of one call,
+    layers with a window keep rings where those pay; `sparse` experts are one operator each. With `embeds`, rows can be given in place of
+    embedded tokens. Raises `IncompatibleError` for a family that has no file in `families/`.
+    """
+    spec = checkpoint.spec
+    family = family_of(spec.family)
+    widths: tuple[Size, Size] = ("rows", "picked") if rows is None else (rows, picked or rows)
+    fake = FakeTensorMode()
+    # Fake tensors cannot be swapped for others, which `to` does, and everything is float32 already.
+    with fake, patch.object(torch.nn.Module, "to", lambda module, *_, **__: module):
+        model = family.build(copy.deepcopy(checkpoint.config), torch.float32).eval()
+    lengths = cache_rows(layer_windows(model), context, widest)
+    width = spec.hidden if embeds else None
+    signature = target_signature(spec.layers, spec.kv_heads, spec.head_dim, lengths, spec.vocab, len(taps) * spec.hidden, *widths, embeds=width)
+    tables = rotary_tables(type(model.get_decoder().rotary_emb), checkpoint.config, context)
+    with hooked(model, family, taps, sparse) as hooks, torch.no_grad():
+        kind = EmbedsTarget if embeds else VerificationTarget
+        module = kind(model, hooks, taps, {name: fake.from_tensor(table) for name, table in tables.items()}, _rings(lengths, context))
+        program = _export(module, signature, fake)
+    return _graph(signature, program, tables | dict(family.constants(checkpoint.config)), lambda name: target_weight(spec, name.removeprefix("model.")))
+
+
+def trace_inject(checkpoint: DrafterCheckpoint, target: TargetSpec, context: int, rows: int | None = None, widest: int | None = None) -> Graph:
+    """The drafter's context K/V of `rows` new tokens (None: any number), over a draft cache of `context` rows; `widest` as in `trace_target`."""
+    spec, width = checkpoint.spec, len(checkpoint.spec.taps) * target.hidden
+    lengths = draft_cache_rows(spec, context, widest)
+    signature = inject_signature(spec.layers, spec.kv_heads, spec.head_dim, lengths, width, rows or "rows")
+
+    def graph(model: DflashV1, rotary: RotaryTables) -> InjectGraph:
+        return InjectGraph(model, rotary, _rings(lengths, context))
+
+    return _trace_drafter(checkpoint, target, context, signature, graph)
+
+
+def trace_draft(checkpoint: DrafterCheckpoint, target: TargetSpec, context: int, rows: int | None = None, refine: int = 0, widest: int | None = None) -> Graph:
+    """Proposals for a block of `rows` (None: any number from 2), refined `refine` times.
+
+    With the target's embedding and head, but for the drafter's own where it has some; `widest` as in `trace_target`.
+    """
+    spec = checkpoint.spec
+    lengths = draft_cache_rows(spec, context, widest)
+    signature = draft_signature(spec.layers, spec.kv_heads, spec.head_dim, lengths, spec.draft_vocab or target.vocab, rows or "rows")
+
+    def graph(model: DflashV1, rotary: RotaryTables) -> DraftGraph:
+        rings = _rings(lengths, context)
+        return RefinedDraft(model, rotary, target.vocab, refine, rings) if refine else DraftGraph(model, rotary, target.vocab, rings)
+
+    ids = None if checkpoint.vocabulary is None else torch.tensor(checkpoint.vocabulary.ids, dtype=torch.int32)
+    return _trace_drafter(checkpoint, target, context, signature, graph, {} if ids is None else {"ids": ids})
+
+
+def target_weight(spec: TargetSpec, name: str) -> WeightRef:
+    """The target's parameter `name`; a tied head is the embedding."""
+    return WeightRef("target", EMBEDDING if spec.tied and name == HEAD else name)
+
+
+def _rings(lengths: Sequence[int], context: int) -> list[int]:
+    return [layer for layer, rows in enumerate(lengths) if rows < context]
+
+
+def _trace_drafter(
+    checkpoint: DrafterCheckpoint,
+    target: TargetSpec,
+    context: int,
+    signature: Signature,
+    wrap: Callable[[DflashV1, RotaryTables], torch.nn.Module],
+    tables: Mapping[str, torch.Tensor] | None = None,
+) -> Graph:
+    """`tables` are the real values of the buffers, beside rotary tables, that the wrapped module may have."""
+    cos, sin = drafter_tables(checkpoint.spec, context)
+    fake = FakeTensorMode()
+    with fake:
+        drafter = draft_module(checkpoint.spec, len(checkpoint.spec.taps) * target.hidden, target.vocab)
+        module = wrap(drafter, RotaryTables(fake.from_tensor(cos), fake.from_tensor(sin))).eval()
+    with semantic_norms(), torch.no_grad():
+        program = _export(module, signature, fake)
+
+    def owner(name: str) -> WeightRef:
+        own = checkpoint.spec.own_embedding
+        if name == "embedding":
+            return WeightRef("drafter", EMBEDDING) if own else target_weight(target, EMBEDDING)
+        if name == "head":
+            return WeightRef("drafter", HEAD) if own or checkpoint.spec.draft_vocab is not None else target_weight(target, HEAD)
+        tensor = name.removeprefix("drafter.")
+        return WeightRef("drafter", tensor, exact=tensor in EXACT)
+
+    return _graph(signature, program, {"cos": cos, "sin": sin, **(tables or {})}, owner)
+
+
+def _graph(signature: Signature, program: ExportedProgram, tables: Mapping[str, torch.Tensor], owner: Callable[[str], WeightRef]) -> Graph:
+    named = program.graph_signature
+    constants = {name: tables[last] for name in named.buffers if (last := name.rpartition(".")[2]) in tables}
+    weights = {name: owner(name) for name in (*named.parameters, *named.buffers) if name not in constants}
+    return Graph(signature, program, weights, constants)
+
+
+def _export(module: torch.nn.Module, signature: Signature, fake: FakeTensorMode) -> ExportedProgram:
+    """`module` as a program with `signature`'s inputs; symbols of the signature stay free."""
+    # torch.export guards against sizes it would specialise (a draft's `rows - 1` of 1); the program itself has no such limit.
+    least = 3 if signature.role == "draft" else 1
+    dims = {size: Dim(size, min=least) for port in signature.inputs for size in port.shape if isinstance(size, str)}
+    shapes = [{axis: dims[size] for axis, size in enumerate(port.shape) if isinstance(size, str)} for port in signature.inputs]
+    with fake:
+        inputs = tuple(_example(port) for port in signature.inputs)
+    named = len(inputs) - len(signature.caches)
+    return export(module, inputs, dynamic_shapes=(*shapes[:named], tuple(shapes[named:])))
+
+
+def _example(port: Port) -> torch.Tensor:
+    shape = [_EXAMPLE_ROWS if isinstance(size, str) else size for size in port.shape]
+    return torch.zeros(shape, dtype=_DTYPES[port.dtype])
