@@ -1,4 +1,7 @@
-"""Files that ship with the tool: the demo's drafter, the prompt suites, and JSON schemas. Bundles are built here by default."""
+"""Files that ship with the tool: the demo's drafter, the prompt suites, and JSON schemas.
+
+Bundles are built here by default.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,13 @@
 """τ of several bundles of one target, side by side: what a change of the drafter, or of its graph, does to its guesses.
 
-    python benchmarks/acceptance.py BUNDLE [BUNDLE ...] [--width 2 --width 4] [--suite code] [--prompts 8] [--max-new-tokens 128] [--json]
+    python benchmarks/acceptance.py BUNDLE [BUNDLE ...] [--width 2 --width 4] [--suite code] [--prompts 8]
+    [--max-new-tokens 128] [--json]
 
-Bundles take turns on every prompt, drafting whole blocks, or blocks of every `--width`, so τ is exact and repeats. With `--width`, plain decoding of the
-first bundle takes its turn as well, and what a cycle costs is told in plain steps too. Times are medians over prompts; CPU time
-counts all threads of this process and nobody else's, so on a busy machine it says more than the clock.
-Exits with 1 when the bundles' answers differ, which those of one target at one precision never do.
+Bundles take turns on every prompt, drafting whole blocks, or blocks of every `--width`, so τ is exact and repeats. With
+`--width`, plain decoding of the first bundle takes its turn as well, and what a cycle costs is told in plain steps too.
+Times are medians over prompts; CPU time counts all threads of this process and nobody else's, so on a busy machine it
+says more than the clock. Exits with 1 when the bundles' answers differ, which those of one target at one precision
+never do.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ SUITES = Path(__file__).parents[1] / "artifacts" / "prompts"
 
 @dataclass
 class Side:
-    """One bundle's runs of one suite at one width, 0 for plain decoding, with the CPU seconds that each spent decoding."""
+    """One bundle's runs of one suite at one width, 0 for plain decoding, with the CPU seconds that each spent
+    decoding.
+    """
 
     session: Session
     width: int
@@ -37,15 +41,24 @@ class Side:
     cpu: list[float] = field(default_factory=list)
 
     def row(self) -> dict[str, float | list[float]]:
-        """τ, share of proposals accepted by slot, and milliseconds of one draft call and of one cycle, prefill apart."""
+        """τ, share of proposals accepted by slot, and milliseconds of one draft call and of one cycle, prefill
+        apart.
+        """
         cycles, drafted = sum(run.cycles for run in self.runs), self.width > 0
-        offered, accepted = ([sum(counts) for counts in zip(*(getattr(run, name) for run in self.runs), strict=True)] for name in ("offered_at", "accepted_at"))
+        offered, accepted = (
+            [sum(counts) for counts in zip(*(getattr(run, name) for run in self.runs), strict=True)]
+            for name in ("offered_at", "accepted_at")
+        )
         return {
             "tau": round(sum(run.tokens - 1 for run in self.runs) / cycles, 3),
             "accepted": [round(taken / given, 3) for taken, given in zip(accepted, offered, strict=True) if given],
-            "draft_ms": round(1000 * median(run.seconds["draft"] / run.drafted for run in self.runs), 2) if drafted else 0.0,
+            "draft_ms": (
+                round(1000 * median(run.seconds["draft"] / run.drafted for run in self.runs), 2) if drafted else 0.0
+            ),
             "cycle_ms": round(1000 * median(run.decode_seconds / run.cycles for run in self.runs), 2),
-            "cycle_cpu_ms": round(1000 * median(spent / run.cycles for spent, run in zip(self.cpu, self.runs, strict=True)), 2),
+            "cycle_cpu_ms": round(
+                1000 * median(spent / run.cycles for spent, run in zip(self.cpu, self.runs, strict=True)), 2
+            ),
         }
 
 
@@ -76,7 +89,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundles", type=Path, nargs="+", metavar="BUNDLE")
     parser.add_argument("--suite", choices=suite_names(), action="append", help="may be given again; all by default")
-    parser.add_argument("--width", type=int, action="append", help="rows of a block, at most the bundle's; may be given again; whole blocks by default")
+    parser.add_argument(
+        "--width",
+        type=int,
+        action="append",
+        help="rows of a block, at most the bundle's; may be given again; whole blocks by default",
+    )
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--threads", type=int)
@@ -89,7 +107,11 @@ def main() -> int:
             list(session.tokens("Hello", max_new_tokens=8))
         for suite in arguments.suite or suite_names():
             prompts = (SUITES / f"{suite}.txt").read_text(encoding="utf-8").splitlines()[: arguments.prompts]
-            sides = [Side(session, width) for session in sessions for width in arguments.width or [session.manifest.pairing.block]]
+            sides = [
+                Side(session, width)
+                for session in sessions
+                for width in arguments.width or [session.manifest.pairing.block]
+            ]
             sides += [Side(sessions[0], 0)] if arguments.width else []
             equal = measure(sides, prompts, arguments.max_new_tokens) and equal
             step = sides[-1].row()["cycle_cpu_ms"] if arguments.width else None

@@ -1,10 +1,12 @@
 """What it takes to build for Apple Silicon, and how large the result is, at each precision.
 
-    python benchmarks/apple_packages.py [TARGET DRAFTER] [--only coreml:int4,coreai:fp32] [--max-context N] [--keep DIR] [--json]
+    python benchmarks/apple_packages.py [TARGET DRAFTER] [--only coreml:int4,coreai:fp32] [--max-context N] [--keep DIR]
+    [--json]
 
-Every build has a process of its own: `seconds` have passed, `cpu` is what it computed, its children included, and says more on a busy machine; `peak` is
-its largest resident set. Steps are timed by what the build says of its progress: `convert` is tracing, lowering and converting, `check` is running what
-was saved beside torch. `target` and `drafter` are the sizes of the two packages. MB are 10⁶ bytes. SmolLM2-135M and the drafter that ships, by default.
+Every build has a process of its own: `seconds` have passed, `cpu` is what it computed, its children included, and says
+more on a busy machine; `peak` is its largest resident set. Steps are timed by what the build says of its progress:
+`convert` is tracing, lowering and converting, `check` is running what was saved beside torch. `target` and `drafter`
+are the sizes of the two packages. MB are 10⁶ bytes. SmolLM2-135M and the drafter that ships, by default.
 """
 
 from __future__ import annotations
@@ -36,10 +38,19 @@ def measure(target: str, drafter: str, kind: str, context: int | None, place: Pa
         now[:] = [step, time.perf_counter()]
 
     backend, _, precision = kind.partition(":")
-    build(target, drafter, place, BuildOptions(backend=backend, precision=precision, context=context, force=True), progress)
+    build(
+        target,
+        drafter,
+        place,
+        BuildOptions(backend=backend, precision=precision, context=context, force=True),
+        progress,
+    )
     progress("")
     times = os.times()
-    sizes = {owner: sum(file.stat().st_size for file in (place / owner).rglob("*") if file.is_file()) / 1e6 for owner in ("target", "drafter")}
+    sizes = {
+        owner: sum(file.stat().st_size for file in (place / owner).rglob("*") if file.is_file()) / 1e6
+        for owner in ("target", "drafter")
+    }
     return {
         "seconds": time.perf_counter() - start,
         "cpu": times.user + times.system + times.children_user + times.children_system,
@@ -76,7 +87,11 @@ def main() -> int:
     parser.add_argument("--stage", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.stage is not None:
-        print(json.dumps(measure(arguments.target, arguments.drafter, arguments.only, arguments.max_context, arguments.stage)))
+        print(
+            json.dumps(
+                measure(arguments.target, arguments.drafter, arguments.only, arguments.max_context, arguments.stage)
+            )
+        )
         return 0
     found = {}
     with tempfile.TemporaryDirectory() as folder:

@@ -1,11 +1,13 @@
-"""What GroupQueryAttention takes of a step by rows and position, in SmolLM2-135M's shape, and what two other forms of it would.
+"""What GroupQueryAttention takes of a step by rows and position, in SmolLM2-135M's shape, and what two other forms of
+it would.
 
     python benchmarks/attention.py [--positions 128,2048,8000] [--rows 1,2,4,6,64] [--threads 1] [--rounds 9] [--json]
 
-"As built" is what a bundle's layers do. Ten layers of attention alone, each with K and V of its own, so that they have to be read as in a model;
-milliseconds for 30 layers, medians, forms by turns. "heads as rows" lets the three query heads of a K/V head be rows of one head, under a mask, so that K
-and V are read once for all of them: it sees as many rows of the cache, writes three times as many new ones, and what its rotation and padding would take
-is not in it. "int8 cache" is ONNX Runtime's own, with a scale a channel. All take random numbers: only time is measured.
+"As built" is what a bundle's layers do. Ten layers of attention alone, each with K and V of its own, so that they have
+to be read as in a model; milliseconds for 30 layers, medians, forms by turns. "heads as rows" lets the three query
+heads of a K/V head be rows of one head, under a mask, so that K and V are read once for all of them: it sees as many
+rows of the cache, writes three times as many new ones, and what its rotation and padding would take is not in it. "int8
+cache" is ONNX Runtime's own, with a scale a channel. All take random numbers: only time is measured.
 `ORT_GQA_DISABLE_FLASH_ATTENTION=1` in the environment takes the kernel that writes all scores out.
 """
 
@@ -32,7 +34,12 @@ FLOAT, INT32 = TensorProto.FLOAT, TensorProto.INT32
 def shape(form: str, rows: int) -> tuple[int, int, bool, int]:
     """Query heads, rows, whether there is a mask, and the element type of the cache."""
     folded = form == "heads as rows"
-    return KV_HEADS if folded else HEADS, rows * HEADS // KV_HEADS if folded else rows, folded, TensorProto.INT8 if form == "int8 cache" else FLOAT
+    return (
+        KV_HEADS if folded else HEADS,
+        rows * HEADS // KV_HEADS if folded else rows,
+        folded,
+        TensorProto.INT8 if form == "int8 cache" else FLOAT,
+    )
 
 
 def graph(form: str, rows: int, room: int) -> bytes:
@@ -42,8 +49,14 @@ def graph(form: str, rows: int, room: int) -> bytes:
     ports |= {name: (FLOAT, [1, rows, KV_HEADS * HEAD_DIM]) for name in ("k", "v")}
     ports |= {"mask": (FLOAT, [1, 1, rows, "total rows"])} if masked else {}
     more = [*[""] * 5, "scale", "scale"] if cache != FLOAT else ["", "", "", "mask"] if masked else []
-    kinds = {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL", "kv_cache_bit_width": 8} if cache != FLOAT else {}
-    weights = [numpy_helper.from_array(np.full((KV_HEADS, 1, HEAD_DIM), 0.03, np.float32), "scale")] if cache != FLOAT else []
+    kinds = (
+        {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL", "kv_cache_bit_width": 8}
+        if cache != FLOAT
+        else {}
+    )
+    weights = (
+        [numpy_helper.from_array(np.full((KV_HEADS, 1, HEAD_DIM), 0.03, np.float32), "scale")] if cache != FLOAT else []
+    )
     nodes, outputs = [], {}
     for layer in range(LAYERS):
         names = [f"{name}{layer}" for name in ("k_cache_", "v_cache_")]
@@ -51,12 +64,26 @@ def graph(form: str, rows: int, room: int) -> bytes:
         given = {f"out_{layer}": (FLOAT, [1, rows, heads * HEAD_DIM]), **{f"{name}_out": ports[name] for name in names}}
         inputs = ["q", "k", "v", *names, "last", "total", *more]
         nodes.append(
-            helper.make_node("GroupQueryAttention", inputs, list(given), domain="com.microsoft", num_heads=heads, kv_num_heads=KV_HEADS, do_rotary=0, **kinds)
+            helper.make_node(
+                "GroupQueryAttention",
+                inputs,
+                list(given),
+                domain="com.microsoft",
+                num_heads=heads,
+                kv_num_heads=KV_HEADS,
+                do_rotary=0,
+                **kinds,
+            )
         )
         outputs |= given
-    infos = [[helper.make_tensor_value_info(name, kind, size) for name, (kind, size) in side.items()] for side in (ports, outputs)]
+    infos = [
+        [helper.make_tensor_value_info(name, kind, size) for name, (kind, size) in side.items()]
+        for side in (ports, outputs)
+    ]
     versions = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(helper.make_graph(nodes, "attention", *infos, weights), opset_imports=versions, ir_version=10)
+    model = helper.make_model(
+        helper.make_graph(nodes, "attention", *infos, weights), opset_imports=versions, ir_version=10
+    )
     serialised: bytes = model.SerializeToString()
     return serialised
 
@@ -66,7 +93,9 @@ def call(form: str, rows: int, position: int, threads: int) -> Callable[[], Any]
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = threads, 3
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    session = onnxruntime.InferenceSession(graph(form, rows, position + rows), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        graph(form, rows, position + rows), options, providers=["CPUExecutionProvider"]
+    )
     noise, binding = np.random.default_rng(0), session.io_binding()
     total = position + rows  # as many for every form: the first of the heads that became rows lie before `position`
     exact = {"last": np.array([total - 1], np.int32), "total": np.array(total, np.int32)}
@@ -91,7 +120,10 @@ def call(form: str, rows: int, position: int, threads: int) -> Callable[[], Any]
 
 def measure(rows: int, position: int, threads: int, rounds: int) -> dict[str, float]:
     """Milliseconds of 30 layers by form."""
-    calls, seconds = {form: call(form, rows, position, threads) for form in FORMS}, {form: list[float]() for form in FORMS}
+    calls, seconds = (
+        {form: call(form, rows, position, threads) for form in FORMS},
+        {form: list[float]() for form in FORMS},
+    )
     for turn in range(rounds + 1):
         for form, run in calls.items():
             start = time.perf_counter()
@@ -111,10 +143,17 @@ def _numbers(text: str) -> list[int]:
 def main(words: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--positions", type=_numbers, default="128,2048,8000", help="rows in the cache before the call (default: %(default)s)")
+    parser.add_argument(
+        "--positions",
+        type=_numbers,
+        default="128,2048,8000",
+        help="rows in the cache before the call (default: %(default)s)",
+    )
     parser.add_argument("--rows", type=_numbers, default="1,2,4,6,64", help="of the call (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="of ONNX Runtime (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=9, help="calls of each form that are timed (default: %(default)s)")
+    parser.add_argument(
+        "--rounds", type=int, default=9, help="calls of each form that are timed (default: %(default)s)"
+    )
     parser.add_argument("--json", action="store_true", help="one document instead of lines")
     given = parser.parse_args(words)
     positions, widths, table = given.positions, given.rows, []
@@ -128,9 +167,24 @@ def main(words: Sequence[str] | None = None) -> None:
         for rows in widths:
             table.append({"position": position, "rows": rows, **measure(rows, position, given.threads, given.rounds)})
             if not given.json:
-                print("  ".join(f"{name} {value:.2f}" if isinstance(value, float) else f"{name} {value}" for name, value in table[-1].items()), flush=True)
+                print(
+                    "  ".join(
+                        f"{name} {value:.2f}" if isinstance(value, float) else f"{name} {value}"
+                        for name, value in table[-1].items()
+                    ),
+                    flush=True,
+                )
     if given.json:
-        print(json.dumps({"onnxruntime": onnxruntime.__version__, "onnx": onnx.__version__, "threads": given.threads, "rows": table}))
+        print(
+            json.dumps(
+                {
+                    "onnxruntime": onnxruntime.__version__,
+                    "onnx": onnx.__version__,
+                    "threads": given.threads,
+                    "rows": table,
+                }
+            )
+        )
 
 
 if __name__ == "__main__":

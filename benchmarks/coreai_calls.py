@@ -1,4 +1,5 @@
-"""CPU time of the target's calls in Core AI bundles of one pair, by turns on the same random tokens; with `--profile` by operation.
+"""CPU time of the target's calls in Core AI bundles of one pair, by turns on the same random tokens; with `--profile`
+by operation.
 
     python benchmarks/coreai_calls.py BUNDLE [BUNDLE…] [--turns N] [--profile]
 
@@ -62,7 +63,11 @@ async def measure(bundles: list[Path], turns: int, profile: bool) -> None:
             model = await held.enter_async_context(AIModelAsset.load(bundle / record.graphs[0].file).executable())
             for graph in record.graphs:
                 spent = Spent()
-                calls[number, graph.role] = model.load_function(graph.function, profiler=spent.profiler() if profile else None), graph, spent
+                calls[number, graph.role] = (
+                    model.load_function(graph.function, profiler=spent.profiler() if profile else None),
+                    graph,
+                    spent,
+                )
             (port,) = (port for port in record.graphs[0].inputs if port.name == "cache")
             states[number] = NDArray(np.zeros([int(size) for size in port.shape], port.dtype))
         vocab = record.vocab
@@ -82,7 +87,10 @@ async def measure(bundles: list[Path], turns: int, profile: bool) -> None:
                     assert np.array_equal(choices, wanted), f"{bundle} chooses other tokens than {bundles[0]}"
                 position += rows
         for (number, role), found in times.items():
-            print(f"{bundles[number]} {role}: median {1e3 * median(found):.0f} ms of CPU, from {1e3 * min(found):.0f} to {1e3 * max(found):.0f}")
+            print(
+                f"{bundles[number]} {role}: median {1e3 * median(found):.0f} ms of CPU, from {1e3 * min(found):.0f} to"
+                f" {1e3 * max(found):.0f}"
+            )
             of = calls[number, role][2].of
             for name in sorted(of, key=lambda name: -sum(of[name]))[:8] if profile else ():
                 print(f"  {name}: {len(of[name])} in {1e3 * sum(of[name]):.1f} ms")

@@ -1,10 +1,13 @@
-"""What a reduced draft vocabulary saves: one draft of a block, at several head sizes and widths, and where argmax runs fastest.
+"""What a reduced draft vocabulary saves: one draft of a block, at several head sizes and widths, and where argmax runs
+fastest.
 
-    python benchmarks/draft_vocabulary.py [TARGET DRAFTER] [--sizes 16384,8192,4096] [--widths 4,6,8] [--rounds 60] [--threads 1] [--clock cpu] [--json]
+    python benchmarks/draft_vocabulary.py [TARGET DRAFTER] [--sizes 16384,8192,4096] [--widths 4,6,8] [--rounds 60]
+    [--threads 1] [--clock cpu] [--json]
 
-The vocabularies hold the most frequent tokens of Python's own documentation and source, which is any text: what a head costs does not depend on
-which of its rows are kept. Every size and width takes a turn in every round; the figure is the median of a draft as the runtime does it (engine,
-argmax, map) in milliseconds. On a busy machine `--clock cpu` counts the time that this process computed instead of the time that passed.
+The vocabularies hold the most frequent tokens of Python's own documentation and source, which is any text: what a head
+costs does not depend on which of its rows are kept. Every size and width takes a turn in every round; the figure is the
+median of a draft as the runtime does it (engine, argmax, map) in milliseconds. On a busy machine `--clock cpu` counts
+the time that this process computed instead of the time that passed.
 """
 
 from __future__ import annotations
@@ -47,19 +50,34 @@ HERE = Path(__file__).parents[1]
 class Draft:
     """A draft engine and the memory it runs on."""
 
-    def __init__(self, target: TargetCheckpoint, drafter: DrafterCheckpoint, folder: Path, precision: str, threads: int, widest: int) -> None:
+    def __init__(
+        self,
+        target: TargetCheckpoint,
+        drafter: DrafterCheckpoint,
+        folder: Path,
+        precision: str,
+        threads: int,
+        widest: int,
+    ) -> None:
         sources = {"target": target.tensors, "drafter": drafter_tensors(drafter, target)}
         lowered = lower(trace_draft(drafter, target.spec, CONTEXT), precision_of(precision))
         file = bind(lowered, sources, folder, f"{drafter.spec.draft_vocab}.onnx")
         self.ids = None if drafter.vocabulary is None else list(drafter.vocabulary.ids)
         self.size = drafter.spec.draft_vocab or target.spec.vocab
         record = graph_record(lowered.signature, file.name)
-        self.graph = Graph(open_engine(onnxruntime, file, session_options(onnxruntime, threads), ["CPUExecutionProvider"]), file, record)
+        self.graph = Graph(
+            open_engine(onnxruntime, file, session_options(onnxruntime, threads), ["CPUExecutionProvider"]),
+            file,
+            record,
+        )
         self.caches = self.graph.cache_buffers(onnxruntime, "cpu")
         noise = np.random.default_rng(0)
         for cache in self.caches.values():
             cache.read(cache.shape)[:] = noise.standard_normal(cache.shape, np.float32)
-        self.block, self.position = Buffer(onnxruntime, "cpu", (widest,), "int32"), Buffer(onnxruntime, "cpu", (1,), "int32")
+        self.block, self.position = (
+            Buffer(onnxruntime, "cpu", (widest,), "int32"),
+            Buffer(onnxruntime, "cpu", (1,), "int32"),
+        )
         self.block.write([drafter.spec.mask_id] * widest)
         self.position.write([POSITION])
         self.logits = Buffer(onnxruntime, "cpu", (widest, self.size), "float32")
@@ -93,19 +111,30 @@ def token_counts(target: TargetCheckpoint) -> Counter[int]:
 
 def argmax_graph(size: int) -> Any:
     """ArgMax and a Gather of token ids, as a graph that mapped its own proposals would end."""
-    nodes = [helper.make_node("ArgMax", ["logits"], ["row"], axis=-1, keepdims=0), helper.make_node("Gather", ["ids", "row"], ["tokens"])]
+    nodes = [
+        helper.make_node("ArgMax", ["logits"], ["row"], axis=-1, keepdims=0),
+        helper.make_node("Gather", ["ids", "row"], ["tokens"]),
+    ]
     ports = [
         helper.make_tensor_value_info("logits", TensorProto.FLOAT, [1, "rows", size]),
         helper.make_tensor_value_info("tokens", TensorProto.INT32, [1, "rows"]),
     ]
-    graph = helper.make_graph(nodes, "argmax", ports[:1], ports[1:], [numpy_helper.from_array(np.arange(size, dtype=np.int32), "ids")])
+    graph = helper.make_graph(
+        nodes, "argmax", ports[:1], ports[1:], [numpy_helper.from_array(np.arange(size, dtype=np.int32), "ids")]
+    )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 24)], ir_version=11)
-    return onnxruntime.InferenceSession(model.SerializeToString(), session_options(onnxruntime, 1), providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), session_options(onnxruntime, 1), providers=["CPUExecutionProvider"]
+    )
 
 
 def argmax_times(size: int, width: int, rounds: int, now: Callable[[], float]) -> dict[str, float]:
     """Microseconds of argmax and map over the proposals of one block: in a graph, and on the host."""
-    session, ids, logits = argmax_graph(size), list(range(size)), np.random.default_rng(0).standard_normal((1, width - 1, size), np.float32)
+    session, ids, logits = (
+        argmax_graph(size),
+        list(range(size)),
+        np.random.default_rng(0).standard_normal((1, width - 1, size), np.float32),
+    )
     tokens, binding = np.zeros((1, width - 1), np.int32), session.io_binding()
     binding.bind_input("logits", "cpu", 0, np.float32, logits.shape, logits.ctypes.data)
     binding.bind_output("tokens", "cpu", 0, np.int32, tokens.shape, tokens.ctypes.data)
@@ -128,7 +157,17 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     widths, counts = [int(word) for word in options.widths.split(",")], token_counts(target)
     sizes = [target.spec.vocab, *(int(word) for word in options.sizes.split(","))]
     with TemporaryDirectory() as folder:
-        drafts = [Draft(target, reduced(target, drafter, counts, size), Path(folder), options.precision, options.threads, max(widths)) for size in sizes]
+        drafts = [
+            Draft(
+                target,
+                reduced(target, drafter, counts, size),
+                Path(folder),
+                options.precision,
+                options.threads,
+                max(widths),
+            )
+            for size in sizes
+        ]
         times: dict[tuple[int, int], list[float]] = {(draft.size, width): [] for draft in drafts for width in widths}
         for _ in range(WARM_UP + options.rounds):
             for draft in drafts:
@@ -136,9 +175,21 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                     started = now()
                     draft.run(width)
                     times[draft.size, width].append((now() - started) * 1e3)
-    drafting = [{"rows": size, "width": width, "ms": median(values[WARM_UP:])} for (size, width), values in times.items()]
-    argmax = [{"rows": size, "width": width, **argmax_times(size, width, options.rounds, now)} for size in sizes for width in widths]
-    return {"precision": options.precision, "threads": options.threads, "clock": options.clock, "draft": drafting, "argmax_us": argmax}
+    drafting = [
+        {"rows": size, "width": width, "ms": median(values[WARM_UP:])} for (size, width), values in times.items()
+    ]
+    argmax = [
+        {"rows": size, "width": width, **argmax_times(size, width, options.rounds, now)}
+        for size in sizes
+        for width in widths
+    ]
+    return {
+        "precision": options.precision,
+        "threads": options.threads,
+        "clock": options.clock,
+        "draft": drafting,
+        "argmax_us": argmax,
+    }
 
 
 def main() -> None:
@@ -161,7 +212,10 @@ def main() -> None:
     for entry in found["draft"]:
         print(f"{entry['rows']:>6} rows, width {entry['width']}: {entry['ms']:7.2f} ms")
     for entry in found["argmax_us"]:
-        print(f"{entry['rows']:>6} rows, width {entry['width']}: argmax in the graph {entry['graph']:6.1f} µs, on the host {entry['host']:6.1f} µs")
+        print(
+            f"{entry['rows']:>6} rows, width {entry['width']}: argmax in the graph {entry['graph']:6.1f} µs, on the"
+            f" host {entry['host']:6.1f} µs"
+        )
 
 
 if __name__ == "__main__":

@@ -64,7 +64,9 @@ def export() -> dict[str, float]:
 
     config = Qwen3Config(**SHAPE)
     layers, hidden, vocab = config.num_hidden_layers, config.hidden_size, config.vocab_size
-    spec = TargetSpec("qwen3", "random", layers, hidden, 16, 8, 128, 3072, vocab, 40960, True, "bfloat16", config.rms_norm_eps, 1e6)
+    spec = TargetSpec(
+        "qwen3", "random", layers, hidden, 16, 8, 128, 3072, vocab, 40960, True, "bfloat16", config.rms_norm_eps, 1e6
+    )
     checkpoint = TargetCheckpoint(spec, config, Unreadable(), TextSource(b"", None), Path(), {})
     lower(trace_target(checkpoint, TAPS, CONTEXT), precision_of("int8"))
     return {"peak_rss_mb": peak_mb(), "seconds": time.perf_counter() - start}
@@ -91,7 +93,9 @@ def make(folder: Path) -> None:
         part = name.split(".")[2] if ".layers." in name else "rest"
         shards.setdefault(f"model-{part}.safetensors", {})[name] = shape
     for file, shapes in shards.items():
-        save_file({name: torch.randn(shape, dtype=torch.bfloat16) * 0.02 for name, shape in shapes.items()}, target / file)
+        save_file(
+            {name: torch.randn(shape, dtype=torch.bfloat16) * 0.02 for name, shape in shapes.items()}, target / file
+        )
     index = {"metadata": {}, "weight_map": {name: file for file, shapes in shards.items() for name in shapes}}
     (target / "model.safetensors.index.json").write_text(json.dumps(index))
     models.write_drafter(folder / "drafter", target, layers=5, block=16, taps=TAPS)
@@ -103,7 +107,12 @@ def build(folder: Path, precision: str) -> dict[str, float]:
     from dflash_compile.compile.build import BuildOptions
     from dflash_compile.compile.build import build as build_bundle
 
-    build_bundle(folder / "target", folder / "drafter", folder / f"bundle-{precision}", BuildOptions(precision=precision, context=CONTEXT))
+    build_bundle(
+        folder / "target",
+        folder / "drafter",
+        folder / f"bundle-{precision}",
+        BuildOptions(precision=precision, context=CONTEXT),
+    )
     largest = SHAPE["vocab_size"] * SHAPE["hidden_size"] * 4 / 1e6
     return {"peak_rss_mb": peak_mb(), "seconds": time.perf_counter() - start, "largest_layer_mb": largest}
 
@@ -137,7 +146,11 @@ def main() -> int:
         figures = export()
     bound = figures["largest_layer_mb"] + BUILD_SPARE_MB if "largest_layer_mb" in figures else EXPORT_BOUND_MB
     rounded = {key: round(value, 1) for key, value in figures.items()}
-    print(json.dumps(rounded) if arguments.json else "\n".join(f"{key}: {value}" for key, value in rounded.items()) + f"\nbound: {bound:.0f} MB")
+    print(
+        json.dumps(rounded)
+        if arguments.json
+        else "\n".join(f"{key}: {value}" for key, value in rounded.items()) + f"\nbound: {bound:.0f} MB"
+    )
     return 0 if arguments.stage or figures["peak_rss_mb"] <= bound else 1
 
 

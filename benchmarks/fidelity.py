@@ -1,10 +1,12 @@
-"""How near bundles are to the weights they were built from, on what a model says: agreement of greedy tokens, divergence, cross-entropy.
+"""How near bundles are to the weights they were built from, on what a model says: agreement of greedy tokens,
+divergence, cross-entropy.
 
     python benchmarks/fidelity.py TARGET BUNDLE [BUNDLE ...] [--suite code] [--prompts 4] [--max-new-tokens 48] [--json]
 
-The first bundle answers the prompts; transformers with TARGET's weights in float32, and each bundle's target, then read prompt and answer, every row
-knowing the same tokens before it. At each token of the answers: "agreement" is the share of places where a bundle's first choice is that of the float32
-weights, "divergence" the mean of KL(float32 || bundle), "cross_entropy" that of the answer's tokens, in nats; that of the float32 weights comes first.
+The first bundle answers the prompts; transformers with TARGET's weights in float32, and each bundle's target, then read
+prompt and answer, every row knowing the same tokens before it. At each token of the answers: "agreement" is the share
+of places where a bundle's first choice is that of the float32 weights, "divergence" the mean of KL(float32 || bundle),
+"cross_entropy" that of the answer's tokens, in nats; that of the float32 weights comes first.
 """
 
 from __future__ import annotations
@@ -80,7 +82,11 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target")
     parser.add_argument("bundles", type=Path, nargs="+", metavar="BUNDLE")
-    parser.add_argument("--suite", action="append", help="a suite's name, or a file or folder of prompts; may be given again; the four short ones by default")
+    parser.add_argument(
+        "--suite",
+        action="append",
+        help="a suite's name, or a file or folder of prompts; may be given again; the four short ones by default",
+    )
     parser.add_argument("--prompts", type=int, default=4)
     parser.add_argument("--max-new-tokens", type=int, default=48)
     parser.add_argument("--json", action="store_true")
@@ -88,7 +94,9 @@ def main(words: Sequence[str] | None = None) -> int:
     model, own, distances = load_model(open_target(given.target)), Distance(), [Distance() for _ in given.bundles]
     with ExitStack() as stack:
         sessions = [stack.enter_context(load(bundle, threads=1)) for bundle in given.bundles]
-        for prompt in [prompt for suite in open_suites(given.suite or SUITES, given.prompts) for prompt in suite.prompts]:
+        for prompt in [
+            prompt for suite in open_suites(given.suite or SUITES, given.prompts) for prompt in suite.prompts
+        ]:
             ids = sessions[0]._text.encode(prompt, raw=False)
             said = list(sessions[0].tokens(ids, max_new_tokens=given.max_new_tokens))
             tokens = [*ids, *said[:-1]]
@@ -97,8 +105,15 @@ def main(words: Sequence[str] | None = None) -> int:
             own.add(reference, reference, said)
             for session, distance in zip(sessions, distances, strict=True):
                 distance.add(reference, of_bundle(session, tokens, len(said)), said)
-    rows = [{"weights": "float32", **own.row()}, *({"weights": str(bundle), **it.row()} for bundle, it in zip(given.bundles, distances, strict=True))]
-    print(json.dumps(rows) if given.json else "\n".join("  ".join(f"{key} {value}" for key, value in row.items()) for row in rows))
+    rows = [
+        {"weights": "float32", **own.row()},
+        *({"weights": str(bundle), **it.row()} for bundle, it in zip(given.bundles, distances, strict=True)),
+    ]
+    print(
+        json.dumps(rows)
+        if given.json
+        else "\n".join("  ".join(f"{key} {value}" for key, value in row.items()) for row in rows)
+    )
     return 0
 
 

@@ -65,7 +65,10 @@ def measure(bundle: Path, way: str, rows: int, threads: int) -> float:
 
     if way == "one pool for the process":
         onnxruntime.set_global_thread_pool_sizes(threads, 1)
-    engines = [session(bundle / file, way, threads) for file in ("drafter/inject.onnx", "drafter/draft.onnx", "target/target.onnx")]
+    engines = [
+        session(bundle / file, way, threads)
+        for file in ("drafter/inject.onnx", "drafter/draft.onnx", "target/target.onnx")
+    ]
     bindings = [bound(engine, rows) for engine in engines]
     times = []
     for _ in range(WARM_UP + CYCLES):
@@ -88,7 +91,16 @@ def main() -> int:
     if arguments.way:
         print(measure(arguments.bundle, arguments.way, arguments.rows, arguments.threads))
         return 0
-    command = [sys.executable, __file__, str(arguments.bundle), "--rows", str(arguments.rows), "--threads", str(arguments.threads), "--way"]
+    command = [
+        sys.executable,
+        __file__,
+        str(arguments.bundle),
+        "--rows",
+        str(arguments.rows),
+        "--threads",
+        str(arguments.threads),
+        "--way",
+    ]
     taken: dict[str, list[float]] = {way: [] for way in WAYS}
     for _ in range(ROUNDS):
         for way in WAYS:

@@ -2,11 +2,12 @@
 
     python benchmarks/load.py BUNDLE... [--repeats 5] [--fill] [--cache DIR] [--json]
 
-Every load has a process of its own, and the ways take turns. `nothing kept` hashes every file and packs every weight; `first` does the same and keeps
-both; `kept` finds them. `--fill` also writes the caches to the last row, by a prompt that leaves room for a few tokens, and reads the memory again.
-Times are medians: `seconds` have passed, `cpu` is what the process computed, threads added up, and says more on a busy machine. Memory is in MiB, as
-Linux accounts for it: `anonymous` is the process's own, `mapped` are pages of files, shared with every process that maps them. `bound` is 1.2 times
-weights and caches.
+Every load has a process of its own, and the ways take turns. `nothing kept` hashes every file and packs every weight;
+`first` does the same and keeps both; `kept` finds them. `--fill` also writes the caches to the last row, by a prompt
+that leaves room for a few tokens, and reads the memory again. Times are medians: `seconds` have passed, `cpu` is what
+the process computed, threads added up, and says more on a busy machine. Memory is in MiB, as Linux accounts for it:
+`anonymous` is the process's own, `mapped` are pages of files, shared with every process that maps them. `bound` is 1.2
+times weights and caches.
 """
 
 from __future__ import annotations
@@ -30,8 +31,17 @@ def memory() -> dict[str, float]:
     """MiB of this process now, and the most it had."""
     lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
     kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
-    (peak,) = (int(line.split()[1]) for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines() if line.startswith("VmHWM"))
-    return {"resident": kib["Rss"] / 1024, "anonymous": kib["Anonymous"] / 1024, "mapped": (kib["Rss"] - kib["Anonymous"]) / 1024, "peak": peak / 1024}
+    (peak,) = (
+        int(line.split()[1])
+        for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+        if line.startswith("VmHWM")
+    )
+    return {
+        "resident": kib["Rss"] / 1024,
+        "anonymous": kib["Anonymous"] / 1024,
+        "mapped": (kib["Rss"] - kib["Anonymous"]) / 1024,
+        "peak": peak / 1024,
+    }
 
 
 def measure(bundle: Path, way: str, fill: bool) -> dict[str, float]:
@@ -64,7 +74,9 @@ def child(bundle: Path, way: str, fill: bool, cache: Path) -> dict[str, float]:
     """`measure` in another process."""
     environment = {**os.environ, "DFLASH_COMPILE_CACHE": "off" if way == "nothing kept" else str(cache)}
     command = [sys.executable, __file__, str(bundle), "--way", way, *(["--fill"] if fill else [])]
-    figures: dict[str, float] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment).stdout)
+    figures: dict[str, float] = json.loads(
+        subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment).stdout
+    )
     return figures
 
 
@@ -95,7 +107,11 @@ def main() -> int:
     if arguments.cache is not None:
         arguments.cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=arguments.cache) as folder:
-        found = {str(bundle): {"bound": round(bound(bundle))} | rounds(bundle, arguments.repeats, arguments.fill, Path(folder)) for bundle in arguments.bundles}
+        found = {
+            str(bundle): {"bound": round(bound(bundle))}
+            | rounds(bundle, arguments.repeats, arguments.fill, Path(folder))
+            for bundle in arguments.bundles
+        }
     if arguments.json:
         print(json.dumps(found))
         return 0

@@ -3,10 +3,11 @@
     python -m venv .peers && .peers/bin/pip install -r benchmarks/peers-requirements.txt
     python benchmarks/peers.py --bundle BUNDLE [--bundle BUNDLE ...] --python .peers/bin/python [--json]
 
-The same target, prompts, threads and number of new tokens for all, greedily, in one interleaved run: each engine stays open in a process of its own,
-and for every prompt they answer one after the other. What is not installed is left out and named; `--python` is the Python that has the peers, by
-default the one that runs this. They read MODEL, the GGUF file that the bundles were built from, in the forms that they take; what they make of it is
-kept in `--work`. A bundle counts twice: decoding plainly, and with its drafter as wide as the session sees fit.
+The same target, prompts, threads and number of new tokens for all, greedily, in one interleaved run: each engine stays
+open in a process of its own, and for every prompt they answer one after the other. What is not installed is left out
+and named; `--python` is the Python that has the peers, by default the one that runs this. They read MODEL, the GGUF
+file that the bundles were built from, in the forms that they take; what they make of it is kept in `--work`. A bundle
+counts twice: decoding plainly, and with its drafter as wide as the session sees fit.
 
 Exits with 1 when an engine failed, 2 for a wrong option.
 """
@@ -58,16 +59,41 @@ def main(words: list[str]) -> int:
 def parse(words: list[str]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bundle", type=Path, action="append", required=True, help="may be given again: of the same target, say at another precision")
-    parser.add_argument("--model", default="smollm2-135m", help="GGUF file of the bundles' target, or the name of a packaged model (default: %(default)s)")
-    parser.add_argument("--peer", action="append", help=f"may be given again; all by default: {', '.join(engine_files())}")
-    parser.add_argument("--suite", action="append", help="as of `dflash-compile bench`; may be given again (default: chat, code, reasoning, tools)")
-    parser.add_argument("--threads", type=int, default=cores(), help="of every engine (default: every core, %(default)s)")
+    parser.add_argument(
+        "--bundle",
+        type=Path,
+        action="append",
+        required=True,
+        help="may be given again: of the same target, say at another precision",
+    )
+    parser.add_argument(
+        "--model",
+        default="smollm2-135m",
+        help="GGUF file of the bundles' target, or the name of a packaged model (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--peer", action="append", help=f"may be given again; all by default: {', '.join(engine_files())}"
+    )
+    parser.add_argument(
+        "--suite",
+        action="append",
+        help="as of `dflash-compile bench`; may be given again (default: chat, code, reasoning, tools)",
+    )
+    parser.add_argument(
+        "--threads", type=int, default=cores(), help="of every engine (default: every core, %(default)s)"
+    )
     parser.add_argument("--prompts", type=int, default=4, help="of each suite (default: %(default)s)")
     parser.add_argument("--new-tokens", type=int, default=128, help="of each answer, at most (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="how often everything is asked (default: %(default)s)")
-    parser.add_argument("--python", default=sys.executable, metavar="PATH", help="the Python in which the peers are installed (default: this one)")
-    parser.add_argument("--work", type=Path, default=ROOT / "bundles" / "peers", metavar="DIR", help="for the peers' forms of the model")
+    parser.add_argument(
+        "--python",
+        default=sys.executable,
+        metavar="PATH",
+        help="the Python in which the peers are installed (default: this one)",
+    )
+    parser.add_argument(
+        "--work", type=Path, default=ROOT / "bundles" / "peers", metavar="DIR", help="for the peers' forms of the model"
+    )
     parser.add_argument("--engines", type=Path, default=ENGINES, help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(words)
@@ -89,7 +115,9 @@ def run(given: argparse.Namespace) -> int:
     machine = machine_record(open_bundle(given.bundle[0], verify="size").manifest.requires.backend)
     with ExitStack() as stack:
         ours = {
-            (bundle, way): stack.enter_context(Engine(f"{bundle.name} {way}", OURS, Setup(way, bundle, work, given.threads, context)))
+            (bundle, way): stack.enter_context(
+                Engine(f"{bundle.name} {way}", OURS, Setup(way, bundle, work, given.threads, context))
+            )
             for bundle in given.bundle
             for way in (PLAIN, DFLASH)
         }
@@ -122,23 +150,40 @@ def run(given: argparse.Namespace) -> int:
 
 
 def encoded(given: argparse.Namespace) -> list[tuple[str, list[list[int]]]]:
-    """Prompts by suite in token ids, chat template included. Raises `UsageError` where the bundles do not agree on them."""
+    """Prompts by suite in token ids, chat template included.
+
+    Raises `UsageError` where the bundles do not agree on them.
+    """
     suites = open_suites(given.suite or ["chat", "code", "reasoning", "tools"], given.prompts)
     found = []
     for bundle in given.bundle:
         text = open_text(open_bundle(bundle, verify="size"))
         found.append([(suite.name, [text.encode(prompt, raw=False) for prompt in suite.prompts]) for suite in suites])
     if any(other != found[0] for other in found):
-        raise UsageError("the bundles make different token ids of the same prompts", why="their targets differ", fix="give bundles of one target")
+        raise UsageError(
+            "the bundles make different token ids of the same prompts",
+            why="their targets differ",
+            fix="give bundles of one target",
+        )
     return found[0]
 
 
 def named(fault: LeftOutError, file: Path) -> LeftOutError:
     """With what would help, where a library is missing."""
-    return LeftOutError(fault.name, f"{fault.why}; to have it: {read_class(file).INSTALL}", missing=True) if fault.missing else fault
+    return (
+        LeftOutError(fault.name, f"{fault.why}; to have it: {read_class(file).INSTALL}", missing=True)
+        if fault.missing
+        else fault
+    )
 
 
-def document(given: argparse.Namespace, machine: Any, engines: Sequence[Engine], suites: Sequence[SuiteFigures], left_out: Sequence[LeftOutError]) -> Any:
+def document(
+    given: argparse.Namespace,
+    machine: Any,
+    engines: Sequence[Engine],
+    suites: Sequence[SuiteFigures],
+    left_out: Sequence[LeftOutError],
+) -> Any:
     """The JSON document."""
     names = ("threads", "prompts", "new_tokens", "rounds")
     return {

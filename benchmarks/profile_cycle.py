@@ -2,9 +2,10 @@
 
     python benchmarks/profile_cycle.py BUNDLE [BUNDLE ...] [--position 128] [--rounds 30] [--tokens 128] [--json]
 
-One thread, and the CPU time of that thread alone: other jobs on the machine slow it through the caches only. Bundles, roles and widths take turns in
-every round, forth and back. The host's share is that of answers of `--tokens` tokens in each way of decoding: all that is not an engine call.
-`--tokens 0` leaves answers out. Filling the caches up to `--position` is shown as "prompt".
+One thread, and the CPU time of that thread alone: other jobs on the machine slow it through the caches only. Bundles,
+roles and widths take turns in every round, forth and back. The host's share is that of answers of `--tokens` tokens in
+each way of decoding: all that is not an engine call. `--tokens 0` leaves answers out. Filling the caches up to
+`--position` is shown as "prompt".
 """
 
 from __future__ import annotations
@@ -23,7 +24,12 @@ from dflash_compile.runtime import load
 from dflash_compile.runtime.cycles import chunk_rows
 from dflash_compile.runtime.session import Session
 
-WAYS: dict[str, dict[str, Any]] = {"plain": {"draft": False}, "look-ups": {"draft": False, "lookup": True}, "drafts": {"lookup": False}, "both": {}}
+WAYS: dict[str, dict[str, Any]] = {
+    "plain": {"draft": False},
+    "look-ups": {"draft": False, "lookup": True},
+    "drafts": {"lookup": False},
+    "both": {},
+}
 PROMPT = "Tell a story of a dog and a cat. Tell it again."
 _INJECTED = (1, 2, 4)
 
@@ -83,7 +89,12 @@ def engine_time(session: Session) -> Iterator[Callable[[], float]]:
 
         return run
 
-    methods = [(engines.target, "prefill"), (engines.target, "verify"), (engines.drafter, "draft"), (engines.drafter, "inject")]
+    methods = [
+        (engines.target, "prefill"),
+        (engines.target, "verify"),
+        (engines.drafter, "draft"),
+        (engines.drafter, "inject"),
+    ]
     for engine, name in methods:
         setattr(engine, name, timed(getattr(engine, name)))
     try:
@@ -104,7 +115,10 @@ def host(session: Session, tokens: int, **way: Any) -> dict[str, float]:
             pass
         spent, engines = thread_time() - began, inside() - engines
     cycles = session.statistics.cycles
-    return {"host_us": round(1e6 * (spent - engines) / cycles, 1), "tokens_a_cycle": round((session.statistics.tokens - 1) / cycles, 2)}
+    return {
+        "host_us": round(1e6 * (spent - engines) / cycles, 1),
+        "tokens_a_cycle": round((session.statistics.tokens - 1) / cycles, 2),
+    }
 
 
 def main() -> int:
@@ -125,7 +139,9 @@ def main() -> int:
             {
                 "bundle": str(bundle),
                 "ms": {"prompt": prompt, **one},
-                "host": {name: host(session, arguments.tokens, **way) for name, way in WAYS.items() if arguments.tokens},
+                "host": {
+                    name: host(session, arguments.tokens, **way) for name, way in WAYS.items() if arguments.tokens
+                },
             }
             for bundle, session, prompt, one in zip(arguments.bundles, sessions, prompts, taken, strict=True)
         ]

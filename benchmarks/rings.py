@@ -1,7 +1,8 @@
 """Time of a verify by a target with sliding layers, whose caches are rings, against the same with whole caches.
 
-`python benchmarks/rings.py` writes a random target of SmolLM2-135M's shape with a window in three of four layers, builds both forms and runs them by
-turns at several positions. Caches hold zeros: what is in them costs nothing and saves nothing.
+`python benchmarks/rings.py` writes a random target of SmolLM2-135M's shape with a window in three of four layers,
+builds both forms and runs them by turns at several positions. Caches hold zeros: what is in them costs nothing and
+saves nothing.
 """
 
 from __future__ import annotations
@@ -58,7 +59,11 @@ class Engine:
         options.intra_op_num_threads, options.log_severity_level = threads, 3
         self.session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         taken = {name for name, _ in signature.caches}
-        self.caches = {port.name: np.zeros([int(size) for size in port.shape], np.float32) for port in signature.inputs if port.name in taken}
+        self.caches = {
+            port.name: np.zeros([int(size) for size in port.shape], np.float32)
+            for port in signature.inputs
+            if port.name in taken
+        }
         self.signature = signature
         self.kept: list[Any] = []
 
@@ -70,7 +75,11 @@ class Engine:
     def call(self, rows: int, position: int) -> Any:
         """A function of nothing that runs `rows` rows at `position`."""
         binding = self.session.io_binding()
-        feeds = {"tokens": np.ones((1, rows), np.int32), "position": np.array([position], np.int32), "pick": np.arange(rows, dtype=np.int32)}
+        feeds = {
+            "tokens": np.ones((1, rows), np.int32),
+            "position": np.array([position], np.int32),
+            "pick": np.arange(rows, dtype=np.int32),
+        }
         for name, value in feeds.items():
             binding.bind_cpu_input(name, value)
         values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(cache) for name, cache in self.caches.items()}
@@ -112,17 +121,24 @@ def main() -> None:
         torch.manual_seed(0)
         Qwen3ForCausalLM._from_config(config, dtype=torch.float32).save_pretrained(folder / "target")
         source = SafetensorsSource(folder / "target")
-        checkpoint = TargetCheckpoint(target_sizes("qwen3", config, "shape", "float32", ""), config, source, TextSource(b"", None), folder, {})
+        checkpoint = TargetCheckpoint(
+            target_sizes("qwen3", config, "shape", "float32", ""), config, source, TextSource(b"", None), folder, {}
+        )
         engines = {}
         for name, widest in (("whole", None), ("rings", WIDEST)):
             graph = trace_target(checkpoint, (0, 2), given.context, widest=widest)
             (folder / name).mkdir()
-            path = bind(form.lower(graph, precision_of(given.precision)), {"target": source}, folder / name, "target.onnx")
+            path = bind(
+                form.lower(graph, precision_of(given.precision)), {"target": source}, folder / name, "target.onnx"
+            )
             engines[name] = Engine(path, graph.signature, given.threads)
         print(json.dumps({"cache bytes": {name: engine.bytes for name, engine in engines.items()}}))
         for position in (64, 512, 2048, given.context // 2, given.context - 64):
             for rows in (2, 8, 16, 64):
-                print(json.dumps({"position": position, "rows": rows, **measure(engines, rows, position, given.repeats)}), flush=True)
+                print(
+                    json.dumps({"position": position, "rows": rows, **measure(engines, rows, position, given.repeats)}),
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

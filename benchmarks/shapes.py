@@ -8,7 +8,8 @@ Every shape is trained for the same budget on the same features (made first wher
 hold too few), built into a bundle and timed on the prompt suites against plain decoding on the same bundle, taking
 turns: with blocks of every width, whose CPU time counts this process alone, so that the table holds on a busy machine
 too. A shape's speed-up is that of its best width. `--from` begins at the first layers of a trained drafter instead of
-at the target's last. Run the same command again to go on: a shape with a result is not touched, one under way is resumed.
+at the target's last. Run the same command again to go on: a shape with a result is not touched, one under way is
+resumed.
 """
 
 from __future__ import annotations
@@ -57,13 +58,18 @@ class Shape:
         return f"layers{self.layers}-block{self.block}" + (f"-vocabulary{self.vocabulary}" if self.vocabulary else "")
 
     def options(self, shared: dict[str, Any]) -> TrainOptions:
-        """Training options of this shape. Raises `UsageError` for one that training does not have, or a value that cannot be."""
+        """Training options of this shape.
+
+        Raises `UsageError` for one that training does not have, or a value that cannot be.
+        """
         given = {**shared, "layers": self.layers, "block": self.block}
         if self.vocabulary is not None:
             given[VOCABULARY_OPTION] = self.vocabulary
         unknown = sorted(set(given) - {field.name for field in fields(TrainOptions)})
         if unknown:
-            raise UsageError(f"training has no option {', '.join(unknown)}", fix="leave it out, or see dflash_compile.train.options")
+            raise UsageError(
+                f"training has no option {', '.join(unknown)}", fix="leave it out, or see dflash_compile.train.options"
+            )
         return TrainOptions(**given)
 
 
@@ -76,7 +82,9 @@ class Judge:
     threads: int | None
 
     def figures(self, bundle: Path) -> dict[str, Any]:
-        """τ and tokens a CPU second for every width, τ of whole blocks, those of plain decoding, and whether the text was always the same."""
+        """τ and tokens a CPU second for every width, τ of whole blocks, those of plain decoding, and whether the text
+        was always the same.
+        """
         with load(bundle, threads=self.threads) as session:
             sides = [0, *widths(session.manifest.pairing.block)]  # 0: plain decoding
             spent, same = {width: list[Spent]() for width in sides}, True
@@ -90,7 +98,14 @@ class Judge:
         plain, *blocks = (row(width, spent[width]) for width in sides)
         best = max(blocks, key=lambda block: block["tokens_per_cpu_second"])
         speedup = round(best["tokens_per_cpu_second"] / plain["tokens_per_cpu_second"], 3)
-        return {"lossless": same, "tau": blocks[-1]["tau"], "speedup": speedup, "best_width": best["width"], "plain": plain, "widths": blocks}
+        return {
+            "lossless": same,
+            "tau": blocks[-1]["tau"],
+            "speedup": speedup,
+            "best_width": best["width"],
+            "plain": plain,
+            "widths": blocks,
+        }
 
     def answer(self, session: Session, prompt: str, width: int) -> tuple[tuple[int, ...], Spent]:
         """The answer's token ids, and what decoding took, prefill apart."""
@@ -111,17 +126,29 @@ class Spent:
 
 
 def row(width: int, answers: Sequence[Spent]) -> dict[str, float]:
-    """Rates of blocks of `width` rows. A cycle costs what one of the median answer costs: some answers are disturbed by other jobs."""
+    """Rates of blocks of `width` rows.
+
+    A cycle costs what one of the median answer costs: some answers are disturbed by other jobs.
+    """
     tau = sum(answer.tokens for answer in answers) / sum(answer.cycles for answer in answers)
     cycle = median(answer.cpu / answer.cycles for answer in answers)
-    return {"width": width, "tau": round(tau, 3), "cycle_cpu_ms": round(1000 * cycle, 2), "tokens_per_cpu_second": round(tau / cycle, 2)}
+    return {
+        "width": width,
+        "tau": round(tau, 3),
+        "cycle_cpu_ms": round(1000 * cycle, 2),
+        "tokens_per_cpu_second": round(tau / cycle, 2),
+    }
 
 
 def prompts_of(folder: Path, count: int) -> list[str]:
     """The first `count` prompts of every suite in `folder`. Raises `UsageError` when there are none."""
-    found = [line for file in sorted(folder.glob("*.txt")) for line in file.read_text(encoding="utf-8").splitlines()[:count]]
+    found = [
+        line for file in sorted(folder.glob("*.txt")) for line in file.read_text(encoding="utf-8").splitlines()[:count]
+    ]
     if not found:
-        raise UsageError("no prompts to time", where=str(folder), fix="give a folder of .txt files, one prompt a line, to --suites")
+        raise UsageError(
+            "no prompts to time", where=str(folder), fix="give a folder of .txt files, one prompt a line, to --suites"
+        )
     return found
 
 
@@ -142,20 +169,49 @@ class Search:
         folder = self.out / shape.name
         result = folder / "result.json"
         start = None if self.start is None else start_identity(self.start)
-        asked = json.loads(json.dumps({"training": asdict(options), "start": start, "precision": self.precision, "new tokens": self.judge.max_new_tokens}))
+        asked = json.loads(
+            json.dumps(
+                {
+                    "training": asdict(options),
+                    "start": start,
+                    "precision": self.precision,
+                    "new tokens": self.judge.max_new_tokens,
+                }
+            )
+        )
         if result.exists():
             found: dict[str, Any] = json.loads(result.read_text())
             if found["asked"] != asked:
-                raise UsageError("this shape was tried with other settings", where=str(result), fix="use another OUT folder, or delete the shape's")
+                raise UsageError(
+                    "this shape was tried with other settings",
+                    where=str(result),
+                    fix="use another OUT folder, or delete the shape's",
+                )
             return found
         own, *more = [path.resolve() for path in self.features]
         work = folder / "work"
         work.mkdir(parents=True, exist_ok=True)
         if not (work / "features").is_symlink():
             (work / "features").symlink_to(own, target_is_directory=True)
-        trained = train(self.checkpoint, folder / "drafter", options, work, tuple(more), force=True, start=self.start, engine=self.engine)
-        bundle = build(self.checkpoint, trained.drafter, folder / "bundle", BuildOptions(precision=self.precision, force=True))
-        found = {"shape": asdict(shape), "held_out_tau": trained.acceptance.tau, **self.judge.figures(bundle), "asked": asked}
+        trained = train(
+            self.checkpoint,
+            folder / "drafter",
+            options,
+            work,
+            tuple(more),
+            force=True,
+            start=self.start,
+            engine=self.engine,
+        )
+        bundle = build(
+            self.checkpoint, trained.drafter, folder / "bundle", BuildOptions(precision=self.precision, force=True)
+        )
+        found = {
+            "shape": asdict(shape),
+            "held_out_tau": trained.acceptance.tau,
+            **self.judge.figures(bundle),
+            "asked": asked,
+        }
         partial = result.with_suffix(".partial")
         partial.write_text(json.dumps(found, indent=1) + "\n")
         partial.replace(result)
@@ -164,12 +220,23 @@ class Search:
 
 def table(results: Sequence[dict[str, Any]]) -> str:
     """Results, the fastest first."""
-    lines = ["layers  block  vocabulary  held-out τ  τ      speed-up  at width  CPU of that cycle  of plain's  same text"]
+    lines = [
+        "layers  block  vocabulary  held-out τ  τ      speed-up  at width  CPU of that cycle  of plain's  same text"
+    ]
     for result in sorted(results, key=lambda result: -result["speedup"]):
-        shape, best = result["shape"], next(width for width in result["widths"] if width["width"] == result["best_width"])
+        shape, best = (
+            result["shape"],
+            next(width for width in result["widths"] if width["width"] == result["best_width"]),
+        )
         ratio, same = best["cycle_cpu_ms"] / result["plain"]["cycle_cpu_ms"], "yes" if result["lossless"] else "NO"
-        trained = f"{shape['layers']:<7} {shape['block']:<6} {shape['vocabulary'] or 'all':<11} {result['held_out_tau']:<11.3f} {result['tau']:<6.3f}"
-        lines.append(f"{trained} {result['speedup']:<9.3f} {result['best_width']:<9} {best['cycle_cpu_ms']:<6.2f} ms          {ratio:<11.2f} {same}")
+        trained = (
+            f"{shape['layers']:<7} {shape['block']:<6} {shape['vocabulary'] or 'all':<11}"
+            f" {result['held_out_tau']:<11.3f} {result['tau']:<6.3f}"
+        )
+        lines.append(
+            f"{trained} {result['speedup']:<9.3f} {result['best_width']:<9} {best['cycle_cpu_ms']:<6.2f} ms         "
+            f" {ratio:<11.2f} {same}"
+        )
     return "\n".join(lines)
 
 
@@ -192,14 +259,30 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("out", type=Path)
     parser.add_argument("--layers", type=int, action="append", required=True, help="may be given again")
     parser.add_argument("--block", type=int, action="append", required=True, help="may be given again")
-    parser.add_argument("--vocabulary", type=int, action="append", help="may be given again; 0, the default, is the whole")
+    parser.add_argument(
+        "--vocabulary", type=int, action="append", help="may be given again; 0, the default, is the whole"
+    )
     budget = parser.add_mutually_exclusive_group(required=True)
     budget.add_argument("--minutes", type=float, help="of training, for every shape")
     budget.add_argument("--steps", type=int, help="of training, for every shape")
-    parser.add_argument("--features", type=Path, action="append", help="the `features` folder of a training run, may be given again; OUT/features by default")
-    parser.add_argument("--from", dest="start", type=Path, metavar="DRAFTER", help="begin at the first layers of this drafter")
+    parser.add_argument(
+        "--features",
+        type=Path,
+        action="append",
+        help="the `features` folder of a training run, may be given again; OUT/features by default",
+    )
+    parser.add_argument(
+        "--from", dest="start", type=Path, metavar="DRAFTER", help="begin at the first layers of this drafter"
+    )
     parser.add_argument("--engine", type=Path, metavar="BUNDLE", help="the compiled target that the features are of")
-    parser.add_argument("--set", type=setting, action="append", default=[], metavar="NAME=VALUE", help="another training option, for every shape")
+    parser.add_argument(
+        "--set",
+        type=setting,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="another training option, for every shape",
+    )
     parser.add_argument("--precision", default="int8", help="of the bundles")
     parser.add_argument("--suites", type=Path, default=SUITES)
     parser.add_argument("--prompts", type=int, default=8, help="of every suite")
@@ -215,10 +298,23 @@ def main(arguments: Sequence[str]) -> int:
     try:
         judge = Judge(prompts_of(given.suites, given.prompts), given.max_new_tokens, given.threads)
         start = None if given.start is None else open_drafter(given.start)
-        answered = {} if start is None else {name: value for name, value in options_of(start.spec).items() if name not in ("layers", "block")}
-        shared = {**answered, **dict(given.set), **({"minutes": given.minutes} if given.steps is None else {"steps": given.steps})}
-        shapes = [Shape(layers, block, vocabulary or None) for layers, block, vocabulary in product(given.layers, given.block, given.vocabulary or [0])]
-        options = {shape: shape.options(shared) for shape in shapes}  # all of them are checked before the first takes its hours
+        answered = (
+            {}
+            if start is None
+            else {name: value for name, value in options_of(start.spec).items() if name not in ("layers", "block")}
+        )
+        shared = {
+            **answered,
+            **dict(given.set),
+            **({"minutes": given.minutes} if given.steps is None else {"steps": given.steps}),
+        }
+        shapes = [
+            Shape(layers, block, vocabulary or None)
+            for layers, block, vocabulary in product(given.layers, given.block, given.vocabulary or [0])
+        ]
+        options = {
+            shape: shape.options(shared) for shape in shapes
+        }  # all of them are checked before the first takes its hours
         checkpoint, features = open_target(given.target), given.features or [given.out / "features"]
         features[0].mkdir(parents=True, exist_ok=True)
         taps = options[shapes[0]].taps or default_taps(checkpoint.spec.layers)

@@ -1,11 +1,13 @@
 """What TensorRT's engines of a pair cost to compile and what they contain, without a GPU.
 
-    python benchmarks/tensorrt_plans.py TARGET DRAFTER [--arch sm86,sm89,sm120] [--precision fp16] [--roles draft,verify,inject] [--json]
-    python benchmarks/tensorrt_plans.py --random [...]     random weights in the shape of Qwen3-0.6B, a drafter of 5 layers and block 16
+    python benchmarks/tensorrt_plans.py TARGET DRAFTER [--arch sm86,sm89,sm120] [--precision fp16] [--roles
+    draft,verify,inject] [--json] python benchmarks/tensorrt_plans.py --random [...]     random weights in the shape of
+    Qwen3-0.6B, a drafter of 5 layers and block 16
 
-A row for each engine: seconds and peak memory of its compilation, size, kernels, attention layers in one kernel, kernels that copy a cache, scratch
-memory. For each architecture the cycle: kernels of draft, verify and inject, and the bytes it must read at least (every weight once, and the live cache
-at `--live` positions) beside those that copies of caches add.
+A row for each engine: seconds and peak memory of its compilation, size, kernels, attention layers in one kernel,
+kernels that copy a cache, scratch memory. For each architecture the cycle: kernels of draft, verify and inject, and the
+bytes it must read at least (every weight once, and the live cache at `--live` positions) beside those that copies of
+caches add.
 """
 
 from __future__ import annotations
@@ -22,7 +24,15 @@ CYCLE = ("draft", "verify", "inject")
 
 
 def measure(
-    target: str, drafter: str, precision: str, arch: tuple[str, ...], roles: set[str], widths: tuple[int, ...], context: int, live: int, work: Path
+    target: str,
+    drafter: str,
+    precision: str,
+    arch: tuple[str, ...],
+    roles: set[str],
+    widths: tuple[int, ...],
+    context: int,
+    live: int,
+    work: Path,
 ) -> list[dict[str, Any]]:
     """One record for each engine."""
     from dflash_compile.compile.options import BuildOptions
@@ -40,7 +50,10 @@ def measure(
         if not done:
             print(step, file=sys.stderr, flush=True)
 
-    traced = trace_all([role for role in roles_of(models, widths=widths) if role.name in roles and role.rows in (1, models.block)], heard)
+    traced = trace_all(
+        [role for role in roles_of(models, widths=widths) if role.name in roles and role.rows in (1, models.block)],
+        heard,
+    )
     rows = []
     for engine in lower_all(traced, options, architectures_of(arch)):
         prepared = Compilation(models, (engine,), choose_flavour(None))
@@ -58,10 +71,24 @@ def measure(
                 "precision": precision,
                 "build_s": figures[f"{name}: build"],
             }
-            row |= {"peak_mib": figures.get(f"{name}: peak memory"), "plan_mib": plan.bytes / 2**20, "kernels": plan.kernels}
-            row |= {"attention": attention_count(engine.lowered.model), "fused": plan.fused_attention, "cache_copies": plan.cache_copies}
-            row |= {"scratch_mib": None if plan.scratch_bytes is None else plan.scratch_bytes / 2**20, "weights_mib": read / 2**20}
-            row |= {"live_mib": cache * live / cache_rows_of(engine) / 2**20, "copied_mib": copied(engine, plan.cache_copies or 0) / 2**20}
+            row |= {
+                "peak_mib": figures.get(f"{name}: peak memory"),
+                "plan_mib": plan.bytes / 2**20,
+                "kernels": plan.kernels,
+            }
+            row |= {
+                "attention": attention_count(engine.lowered.model),
+                "fused": plan.fused_attention,
+                "cache_copies": plan.cache_copies,
+            }
+            row |= {
+                "scratch_mib": None if plan.scratch_bytes is None else plan.scratch_bytes / 2**20,
+                "weights_mib": read / 2**20,
+            }
+            row |= {
+                "live_mib": cache * live / cache_rows_of(engine) / 2**20,
+                "copied_mib": copied(engine, plan.cache_copies or 0) / 2**20,
+            }
             rows.append(row)
     return rows
 
@@ -69,7 +96,11 @@ def measure(
 def weights_read(engine: Any) -> int:
     """Bytes of the weights that a run reads whole: all but tables that rows are looked up in."""
     initializers = engine.lowered.model.graph.initializers
-    return sum(p.stored.bytes for key, p in engine.lowered.payloads.items() if any(use.node.op_type != "Gather" for use in initializers[key].uses()))
+    return sum(
+        p.stored.bytes
+        for key, p in engine.lowered.payloads.items()
+        if any(use.node.op_type != "Gather" for use in initializers[key].uses())
+    )
 
 
 def cache_bytes(engine: Any) -> int:
@@ -87,7 +118,10 @@ def cache_rows_of(engine: Any) -> int:
 
 
 def copied(engine: Any, copies: int) -> int:
-    """Bytes read and written by kernels that copy one cache each, and read again by the attention after it. Expansion of heads not counted."""
+    """Bytes read and written by kernels that copy one cache each, and read again by the attention after it.
+
+    Expansion of heads not counted.
+    """
     pairs = len(engine.signature.caches)
     return copies * cache_bytes(engine) // pairs * 2 if pairs else 0
 
@@ -97,11 +131,23 @@ def cycles(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     found = []
     for arch in dict.fromkeys(row["arch"] for row in rows):
         mine = [row for row in rows if row["arch"] == arch]
-        parts = [next(row for row in mine if row["role"] == role) for role in CYCLE if any(row["role"] == role for row in mine)]  # the widest of each
+        parts = [
+            next(row for row in mine if row["role"] == role)
+            for role in CYCLE
+            if any(row["role"] == role for row in mine)
+        ]  # the widest of each
         least = sum(row["weights_mib"] + row["live_mib"] for row in parts)
         extra = sum(row["copied_mib"] for row in parts)
         kernels = sum(row["kernels"] or 0 for row in parts)
-        found.append({"arch": arch, "kernels": kernels, "least_mib": least, "with_copies_mib": least + extra, "ratio": (least + extra) / least})
+        found.append(
+            {
+                "arch": arch,
+                "kernels": kernels,
+                "least_mib": least,
+                "with_copies_mib": least + extra,
+                "ratio": (least + extra) / least,
+            }
+        )
     return found
 
 
@@ -109,7 +155,15 @@ def table(rows: list[dict[str, Any]]) -> str:
     """Rows as a Markdown table."""
     names = list(rows[0])
     lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
-    return "\n".join([*lines, *("| " + " | ".join(f"{row[n]:.4g}" if isinstance(row[n], float) else str(row[n]) for n in names) + " |" for row in rows)])
+    return "\n".join(
+        [
+            *lines,
+            *(
+                "| " + " | ".join(f"{row[n]:.4g}" if isinstance(row[n], float) else str(row[n]) for n in names) + " |"
+                for row in rows
+            ),
+        ]
+    )
 
 
 def main() -> int:
@@ -122,7 +176,9 @@ def main() -> int:
     parser.add_argument("--roles", default="draft,verify,inject")
     parser.add_argument("--widths", default="", help="of verify, beside the block's")
     parser.add_argument("--context", type=int, default=2048)
-    parser.add_argument("--live", type=int, default=1024, help="positions in the cache when the cycle's bytes are counted")
+    parser.add_argument(
+        "--live", type=int, default=1024, help="positions in the cache when the cycle's bytes are counted"
+    )
     parser.add_argument("--work", type=Path, help="where engines are written before they are measured and deleted")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
@@ -134,7 +190,13 @@ def main() -> int:
             arguments.models = [f"{folder}/target", f"{folder}/drafter"]
         widths = tuple(int(width) for width in arguments.widths.split(",") if width)
         sizes = (widths, arguments.context, arguments.live, Path(folder))
-        rows = measure(*arguments.models, arguments.precision, tuple(arguments.arch.split(",")), set(arguments.roles.split(",")), *sizes)
+        rows = measure(
+            *arguments.models,
+            arguments.precision,
+            tuple(arguments.arch.split(",")),
+            set(arguments.roles.split(",")),
+            *sizes,
+        )
     summary = cycles(rows)
     print(json.dumps({"engines": rows, "cycles": summary}) if arguments.json else f"{table(rows)}\n\n{table(summary)}")
     return 0

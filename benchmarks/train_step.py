@@ -2,10 +2,10 @@
 
     python benchmarks/train_step.py [TARGET] [--precision bfloat16] [--steps 8] [--profile] [--json]
 
-Sequences are random tokens with random features: half of them plain text of 256 tokens, half a prompt of 20 to 120 tokens
-and an answer of 40 to 256. Measured are steps on the frequent tokens, steps on the whole vocabulary, and one evaluation
-of two answers. CPU seconds are the process's own, of all its threads: on a machine that does other things they are what
-to compare. With --profile, torch's table of operators goes to standard error.
+Sequences are random tokens with random features: half of them plain text of 256 tokens, half a prompt of 20 to 120
+tokens and an answer of 40 to 256. Measured are steps on the frequent tokens, steps on the whole vocabulary, and one
+evaluation of two answers. CPU seconds are the process's own, of all its threads: on a machine that does other things
+they are what to compare. With --profile, torch's table of operators goes to standard error.
 """
 
 from __future__ import annotations
@@ -57,7 +57,13 @@ def measure(trainer: Trainer, steps: int) -> dict[str, float]:
         trainer.train_step()
         trainer.clock.step += 1
     wall, cpu, rows = time.perf_counter() - wall, time.process_time() - cpu, trainer.clock.rows - rows
-    return {"seconds": wall / steps, "cpu_seconds": cpu / steps, "rows": rows / steps, "rows_per_second": rows / wall, "rows_per_cpu_second": rows / cpu}
+    return {
+        "seconds": wall / steps,
+        "cpu_seconds": cpu / steps,
+        "rows": rows / steps,
+        "rows_per_second": rows / wall,
+        "rows_per_cpu_second": rows / cpu,
+    }
 
 
 def measure_evaluation(trainer: Trainer) -> dict[str, float]:
@@ -84,7 +90,10 @@ def main() -> int:
     compute = choose_compute(options.precision)
     spec = drafter_spec(checkpoint.spec, options, mask_id=0)
     target = load_model(checkpoint, torch.float32)
-    head, embedding = (module.get_parameter("weight").to(compute.device) for module in (target.get_output_embeddings(), target.get_input_embeddings()))
+    head, embedding = (
+        module.get_parameter("weight").to(compute.device)
+        for module in (target.get_output_embeddings(), target.get_input_embeddings())
+    )
     figures = {}
     with tempfile.TemporaryDirectory() as folder:
         corpus = Corpus([fill(Path(folder), spec.taps, checkpoint.spec)], held_out=8)
@@ -99,7 +108,10 @@ def main() -> int:
             if arguments.profile:
                 with torch.profiler.profile() as profile:
                     trainer.train_step()
-                print(profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=16, max_name_column_width=40), file=sys.stderr)
+                print(
+                    profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=16, max_name_column_width=40),
+                    file=sys.stderr,
+                )
         figures["evaluation"] = measure_evaluation(trainer)
     rounded = {name: {key: round(value, 3) for key, value in figure.items()} for name, figure in figures.items()}
     print(json.dumps(rounded) if arguments.json else "\n".join(f"{name}: {figure}" for name, figure in rounded.items()))

@@ -1,4 +1,6 @@
-"""`python -m dflash_compile.cli`: the same as the `dflash-compile` script, for a Python whose scripts are not on the path."""
+"""`python -m dflash_compile.cli`: the same as the `dflash-compile` script, for a Python whose scripts are not on the
+path.
+"""
 
 from .main import entry
 

@@ -12,8 +12,11 @@ if TYPE_CHECKING:
     from dflash_compile.train.compiled_target import CompiledTarget
 
 
-def open_compiled_target(bundle: Path, target: TargetCheckpoint, taps: tuple[int, ...] | None = None, threads: int | None = None) -> CompiledTarget:
-    """The compiled form of `target` in `bundle`, for many sequences at once, on `threads` CPU threads (None: every core).
+def open_compiled_target(
+    bundle: Path, target: TargetCheckpoint, taps: tuple[int, ...] | None = None, threads: int | None = None
+) -> CompiledTarget:
+    """The compiled form of `target` in `bundle`, for many sequences at once, on `threads` CPU threads (None: every
+    core).
 
     Raises `PairingError` where the bundle was built from another target or hands out other `taps` (None: any),
     `IncompatibleError` where its engines cannot run here or take no batch, and what opening a bundle raises.
@@ -25,7 +28,11 @@ def open_compiled_target(bundle: Path, target: TargetCheckpoint, taps: tuple[int
     opened = open_bundle(bundle)
     manifest = opened.manifest
     if manifest.requires.backend != "onnxruntime":
-        raise IncompatibleError(f"a bundle for {manifest.requires.backend}", where=str(bundle), fix="give one built with --backend onnxruntime")
+        raise IncompatibleError(
+            f"a bundle for {manifest.requires.backend}",
+            where=str(bundle),
+            fix="give one built with --backend onnxruntime",
+        )
     if manifest.target.sources != dict(target.files):
         raise PairingError(
             f"this bundle was not built from {target.spec.name} as it is now",
@@ -37,7 +44,10 @@ def open_compiled_target(bundle: Path, target: TargetCheckpoint, taps: tuple[int
         raise PairingError(
             f"the bundle hands out the layers {manifest.pairing.taps}, the drafter reads {list(taps)}",
             where=str(bundle),
-            fix=f"give a bundle built with a drafter of the same taps, or train a drafter with --taps {','.join(map(str, manifest.pairing.taps))}",
+            fix=(
+                "give a bundle built with a drafter of the same taps, or train a drafter with --taps"
+                f" {','.join(map(str, manifest.pairing.taps))}"
+            ),
         )
     (file,) = (graph.file for graph in manifest.target.graphs)
     graph = opened.file(file)

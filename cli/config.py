@@ -30,10 +30,17 @@ def apply_file(context: typer.Context, path: Path | None) -> Path | None:
     table = tables.get(name, {})
     if not isinstance(table, dict):
         raise UsageError(f"`{name}` is not a table", where=str(path), fix=f"write [{name}] and the options below it")
-    spellings = {spelling: parameter.name for parameter in context.command.params for spelling in _spellings(parameter) if parameter.name not in NOT_IN_FILE}
+    spellings = {
+        spelling: parameter.name
+        for parameter in context.command.params
+        for spelling in _spellings(parameter)
+        if parameter.name not in NOT_IN_FILE
+    }
     _check_known(table, spellings, f"key in [{name}]", path)
     several = {parameter.name for parameter in context.command.params if getattr(parameter, "multiple", False)}
-    context.default_map = {spellings[key]: _value(key, value, spellings[key] in several, path) for key, value in table.items()}
+    context.default_map = {
+        spellings[key]: _value(key, value, spellings[key] in several, path) for key, value in table.items()
+    }
     return path
 
 
@@ -53,7 +60,9 @@ def read_tables(path: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise UsageError("no such config file", where=str(path), fix="check the path given to -c") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError("the config file is not TOML", where=str(path), why=str(error), fix="correct the line named") from error
+        raise UsageError(
+            "the config file is not TOML", where=str(path), why=str(error), fix="correct the line named"
+        ) from error
 
 
 def _spellings(parameter: Any) -> list[str]:

@@ -68,7 +68,9 @@ class Console:
 
     def failure(self, error: DFlashError, cause: BaseException | None = None) -> int:
         """Print `error`, with the traceback of `cause` under --debug, and return its exit code."""
-        with contextlib.suppress(OSError):  # where even this cannot be written, the exit code is all that is left to say
+        with contextlib.suppress(
+            OSError
+        ):  # where even this cannot be written, the exit code is all that is left to say
             if self.debug and cause is not None:
                 self.err.write("".join(traceback.format_exception(cause)))
             if not self.json or not self._document_if_possible("error", error.as_dict()):
@@ -77,7 +79,9 @@ class Console:
 
     @contextlib.contextmanager
     def without_chatter(self) -> Iterator[None]:
-        """Keep libraries from the result and from the user: what they print goes to standard error, what they log or warn of needs --verbose."""
+        """Keep libraries from the result and from the user: what they print goes to standard error, what they log or
+        warn of needs --verbose.
+        """
         before = logging.root.manager.disable
         with contextlib.redirect_stdout(self.err), warnings.catch_warnings():
             if not self.verbose:

@@ -62,7 +62,9 @@ def _import_error(error: ImportError) -> DFlashError:
     library = (error.name or "").partition(".")[0]
     if isinstance(error, ModuleNotFoundError) and library in EXTRAS:
         return IncompatibleError(f"{library} is not installed", fix=f"pip install 'dflash-compile[{EXTRAS[library]}]'")
-    return IncompatibleError(f"{library or 'a library'} cannot be imported", why=str(error), fix="dflash-compile doctor")
+    return IncompatibleError(
+        f"{library or 'a library'} cannot be imported", why=str(error), fix="dflash-compile doctor"
+    )
 
 
 def _system_error(error: OSError) -> DFlashError:
@@ -74,7 +76,10 @@ def _system_error(error: OSError) -> DFlashError:
             return BuildError("the disk is full", where=where, why=why, fix="free space, or write somewhere else")
         case errno.ENOENT | errno.ENOTDIR | errno.EISDIR:
             return UsageError(
-                "no such file or directory" if error.errno == errno.ENOENT else "not the kind of file expected", where=where, why=why, fix="check the path"
+                "no such file or directory" if error.errno == errno.ENOENT else "not the kind of file expected",
+                where=where,
+                why=why,
+                fix="check the path",
             )
         case errno.EACCES | errno.EPERM | errno.EROFS:
             return UsageError("access denied", where=where, why=why, fix="choose a path this user may read and write")

@@ -81,7 +81,11 @@ def examine(folder: Path = Path()) -> Machine:
         cores=cores(),
         memory_available=_memory_available(),
         disk_free=shutil.disk_usage(folder).free,
-        backends={module.name: _backend(module.name) for module in pkgutil.iter_modules(backends.__path__) if not module.name.startswith("_")},
+        backends={
+            module.name: _backend(module.name)
+            for module in pkgutil.iter_modules(backends.__path__)
+            if not module.name.startswith("_")
+        },
         libraries={name: _version(name) for name in (*RUNTIME_LIBRARIES, *BUILD_LIBRARIES)},
         demo_model=find_spec(DEMO_PACKAGE.replace("-", "_")) is not None,
         cache=_cache(),

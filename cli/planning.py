@@ -39,7 +39,9 @@ def memory_bytes(text: str | None) -> Memory:
         return Memory(memory_total(), "this machine")
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([MGT]i?B)\s*", text, re.IGNORECASE)
     if match is None:
-        raise UsageError(f"a memory of {text!r}", where="--memory", fix="give a number with its unit, such as 24GB or 16GiB")
+        raise UsageError(
+            f"a memory of {text!r}", where="--memory", fix="give a number with its unit, such as 24GB or 16GiB"
+        )
     return Memory(int(float(match[1]) * _UNITS[match[2].upper()]), "--memory")
 
 
@@ -47,7 +49,12 @@ def as_document(plan: Plan, memory: Memory) -> dict[str, Any]:
     """Everything, JSON-ready; sizes are in bytes, and null where the models do not reach a context."""
     outline = plan.target
     totals = [
-        {"precision": weights.precision, "context": needs.context, "bytes": plan.total(weights, needs), "fits": _fits(plan.total(weights, needs), memory)}
+        {
+            "precision": weights.precision,
+            "context": needs.context,
+            "bytes": plan.total(weights, needs),
+            "fits": _fits(plan.total(weights, needs), memory),
+        }
         for weights in plan.weights
         for needs in plan.needs
     ]
@@ -70,15 +77,24 @@ def tables(plan: Plan, memory: Memory) -> list[Any]:
     """What rich prints, in order."""
     spec, windows = plan.target.spec, [window for window in plan.target.windows if window is not None]
     sliding = f", {len(windows)} with a window of {windows[0]}" if windows else ""
-    head = f"target {spec.name} ({spec.family}): {spec.layers} layers{sliding}, {spec.hidden} wide, {spec.kv_heads} key heads of {spec.head_dim}"
+    head = (
+        f"target {spec.name} ({spec.family}): {spec.layers} layers{sliding}, {spec.hidden} wide, {spec.kv_heads} key"
+        f" heads of {spec.head_dim}"
+    )
     lines = [f"{head}, vocabulary {spec.vocab}"]
     if plan.drafter is not None:
         d = plan.drafter
-        lines.append(f"drafter {d.name} ({d.dialect}): {d.layers} layers, taps {', '.join(map(str, d.taps))}, blocks of {plan.block}")
+        lines.append(
+            f"drafter {d.name} ({d.dialect}): {d.layers} layers, taps {', '.join(map(str, d.taps))}, blocks of"
+            f" {plan.block}"
+        )
     lines += [f"experts at {name}: {form}" for name, form in plan.experts.items()]
     lines += [f"note: {note}" for note in plan.target.notes]
     where = memory.source if memory.bytes is None else f"{_gib(memory.bytes)} GiB ({memory.source})"
-    verdict = f"Totals count {_gib(plan.buffers)} GiB of buffers and half a GiB for everything else; ✓ fits {where}, ✗ does not."
+    verdict = (
+        f"Totals count {_gib(plan.buffers)} GiB of buffers and half a GiB for everything else; ✓ fits {where}, ✗ does"
+        " not."
+    )
     return [*lines, "", _roles(plan), "", _weights(plan), "", _needs(plan), "", _totals(plan, memory), "", verdict]
 
 
@@ -92,7 +108,9 @@ def _roles(plan: Plan) -> Any:
 def _weights(plan: Plan) -> Any:
     table = _table("weights, GiB", ["target", "drafter"])
     for weights in plan.weights:
-        table.add_row(weights.precision, _gib(weights.target), _gib(weights.drafter) if plan.drafter is not None else "–")
+        table.add_row(
+            weights.precision, _gib(weights.target), _gib(weights.drafter) if plan.drafter is not None else "–"
+        )
     return table
 
 

@@ -26,7 +26,14 @@ ENVIRONMENT = "DFLASH_COMPILE"
 
 ConfigFile = Annotated[
     Path | None,
-    typer.Option("--config", "-c", metavar="FILE.toml", is_eager=True, callback=apply_file, help="Read options from the table of this command's name."),
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE.toml",
+        is_eager=True,
+        callback=apply_file,
+        help="Read options from the table of this command's name.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more on standard error.")]
@@ -57,7 +64,11 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def _root(show_version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version and exit.")] = False) -> None:
+def _root(
+    show_version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version and exit.")
+    ] = False,
+) -> None:
     """Takes the options that belong to no command."""
 
 
@@ -65,18 +76,26 @@ def _add(app: typer.Typer, name: str) -> None:
     try:
         command = importlib.import_module(f"{commands.__name__}.{name}").command
     except Exception as error:
-        app.command(name, help=f"(unavailable: {error})", context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(
-            _unavailable(name, error)
-        )
+        app.command(
+            name,
+            help=f"(unavailable: {error})",
+            context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+        )(_unavailable(name, error))
     else:
-        app.command(name, context_settings={"auto_envvar_prefix": f"{ENVIRONMENT}_{name.upper()}"})(_wrapped(name, command))
+        app.command(name, context_settings={"auto_envvar_prefix": f"{ENVIRONMENT}_{name.upper()}"})(
+            _wrapped(name, command)
+        )
 
 
 def _unavailable(name: str, error: Exception) -> Callable[[], None]:
     """A broken command still lists itself, and says why when it is called."""
 
     def command() -> None:
-        raise IncompatibleError(f"the command `{name}` cannot be loaded", why=f"{type(error).__name__}: {error}", fix="reinstall dflash-compile") from error
+        raise IncompatibleError(
+            f"the command `{name}` cannot be loaded",
+            why=f"{type(error).__name__}: {error}",
+            fix="reinstall dflash-compile",
+        ) from error
 
     return command
 
@@ -93,7 +112,10 @@ def _wrapped(name: str, command: Callable[..., Report]) -> Callable[..., None]:
     signature = inspect.signature(command, eval_str=True)
     _, *own = signature.parameters.values()
     extra = [
-        inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None if key == "config" else False, annotation=kind) for key, kind in SHARED.items()
+        inspect.Parameter(
+            key, inspect.Parameter.KEYWORD_ONLY, default=None if key == "config" else False, annotation=kind
+        )
+        for key, kind in SHARED.items()
     ]
     run.__signature__ = signature.replace(parameters=[*own, *extra], return_annotation=None)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *extra)}

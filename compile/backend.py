@@ -44,7 +44,10 @@ class Prepared(Protocol):
 
 
 class Backend(Protocol):
-    """What the module `backend` of a back-end's folder offers. Importing it needs no library but those of every build."""
+    """What the module `backend` of a back-end's folder offers.
+
+    Importing it needs no library but those of every build.
+    """
 
     DEPLOYMENT_TARGETS: tuple[str, ...]
     """systems that engines can be made for, the default first; empty where there is nothing to choose"""
@@ -65,7 +68,9 @@ class Backend(Protocol):
         """What a machine must have to load the engines that are built here."""
         ...
 
-    def prepare(self, models: Models, options: BuildOptions, progress: Progress, owners: Collection[Owner] = OWNERS) -> Prepared:
+    def prepare(
+        self, models: Models, options: BuildOptions, progress: Progress, owners: Collection[Owner] = OWNERS
+    ) -> Prepared:
         """Trace and lower every graph of the models in `owners`. Reads no weights."""
         ...
 

@@ -1,4 +1,7 @@
-"""Build: target and drafter in, bundle out. Open, pair, trace, lower, bind, write; each step refuses before the next one starts."""
+"""Build: target and drafter in, bundle out.
+
+Open, pair, trace, lower, bind, write; each step refuses before the next one starts.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +41,12 @@ def build(
 ) -> Path:
     """Write the bundle `output` of two checkpoints, given opened or by reference; returns its path.
 
-    `target_from` is a bundle whose target engines are taken over instead of compiled: for several drafters of one target.
-    `note` gets what is unusual about the pair or about this machine. Equal inputs and options give equal bytes. Memory stays
-    near that of one chunk of weights, whatever the models' size; only calibration holds the target, in float32. Raises
-    `UsageError` for an output that must not be replaced, `CheckpointError` and `PairingError` for models that cannot be built,
-    `IncompatibleError` and `BundleError` where `target_from` has other engines than this build's or is damaged, `BuildError`
-    for a failure on the way; then nothing is left behind.
+    `target_from` is a bundle whose target engines are taken over instead of compiled: for several drafters of one
+    target. `note` gets what is unusual about the pair or about this machine. Equal inputs and options give equal bytes.
+    Memory stays near that of one chunk of weights, whatever the models' size; only calibration holds the target, in
+    float32. Raises `UsageError` for an output that must not be replaced, `CheckpointError` and `PairingError` for
+    models that cannot be built, `IncompatibleError` and `BundleError` where `target_from` has other engines than this
+    build's or is damaged, `BuildError` for a failure on the way; then nothing is left behind.
     """
     options, place = options or BuildOptions(), Path(output)
     check_output(place, options.force)
@@ -55,7 +58,11 @@ def build(
         options = replace(options, calibration=options.calibration.for_target(models.target))
     for warning in models.pairing.warnings:
         note(warning)
-    donor = None if target_from is None else find_donor(Path(target_from), models, options, backend.requires(models, options))
+    donor = (
+        None
+        if target_from is None
+        else find_donor(Path(target_from), models, options, backend.requires(models, options))
+    )
     prepared = backend.prepare(models, options, progress, OWNERS if donor is None else ("drafter",))
     with staged(place, prepared.bytes) as staging:
         graphs = dict(prepared.write(staging, progress))
@@ -68,10 +75,15 @@ def build(
         progress("hashing")
         files = sorted(path for path in staging.rglob("*") if path.is_file())
         names = {path.relative_to(staging).as_posix(): path for path in files}
-        hashes, sizes = {name: sha256(path) for name, path in names.items()}, {name: path.stat().st_size for name, path in names.items()}
+        hashes, sizes = (
+            {name: sha256(path) for name, path in names.items()},
+            {name: path.stat().st_size for name, path in names.items()},
+        )
         if donor is not None:
             donor.check(hashes)
-        manifest = manifest_of(models, options, graphs, backend.requires(models, options), prepared.measured, hashes, sizes)
+        manifest = manifest_of(
+            models, options, graphs, backend.requires(models, options), prepared.measured, hashes, sizes
+        )
         (staging / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
         _validate(staging)
         check_output(place, options.force)  # another build may have been quicker

@@ -32,8 +32,12 @@ from .pair_sizes import Models
 TOKENIZER, TEMPLATE, VOCABULARY = "tokenizer/tokenizer.json", "tokenizer/chat_template.jinja", "drafter/token_ids.bin"
 
 
-def graph_record(signature: Signature, file: str, rows: int | None = None, function: str | None = None, **compiled: Any) -> GraphRecord:
-    """How to call the engine in `file`, by its entry point `function` where it has several; `compiled` is what only compiled engines have."""
+def graph_record(
+    signature: Signature, file: str, rows: int | None = None, function: str | None = None, **compiled: Any
+) -> GraphRecord:
+    """How to call the engine in `file`, by its entry point `function` where it has several; `compiled` is what only
+    compiled engines have.
+    """
     return GraphRecord(
         role=signature.role,
         file=file,
@@ -49,7 +53,11 @@ def graph_record(signature: Signature, file: str, rows: int | None = None, funct
 def ringed(record: GraphRecord, context: int, widest: int) -> GraphRecord:
     """`record` with the caches that are shorter than `context` named as rings, for calls of at most `widest` rows."""
     taken = {name for name, _ in record.caches}
-    rings = [port.name for port in record.inputs if port.name in taken and isinstance(port.shape[2], int) and port.shape[2] < context]
+    rings = [
+        port.name
+        for port in record.inputs
+        if port.name in taken and isinstance(port.shape[2], int) and port.shape[2] < context
+    ]
     return msgspec.structs.replace(record, rings=rings, widest=widest) if rings else record
 
 
@@ -78,13 +86,21 @@ def manifest_of(
     # They mean nothing to back-ends whose engines run on any machine, or to a template without a switch.
     lists = {"arch": ",".join(options.arch), "widths": width_list(options.widths)}
     said = {True: "on", False: "off", None: ""}[options.drafter_thinking]
-    config |= {name: value for name, value in (*lists.items(), ("flavour", options.flavour), ("drafter_thinking", said)) if value}
+    config |= {
+        name: value
+        for name, value in (*lists.items(), ("flavour", options.flavour), ("drafter_thinking", said))
+        if value
+    }
     target, drafter, vocab = models.target.spec, models.drafter.spec, models.target.spec.vocab
     return Manifest(
         created_by=tool(),
         context=models.context,
-        target=_model(target, vocab, target.family, options.precision_for("target"), graphs["target"], models.target.files),
-        drafter=_model(drafter, vocab, drafter.dialect, options.precision_for("drafter"), graphs["drafter"], models.drafter.files),
+        target=_model(
+            target, vocab, target.family, options.precision_for("target"), graphs["target"], models.target.files
+        ),
+        drafter=_model(
+            drafter, vocab, drafter.dialect, options.precision_for("drafter"), graphs["drafter"], models.drafter.files
+        ),
         pairing=PairingRecord(
             taps=list(models.drafter.spec.taps),
             block=models.block,
@@ -102,7 +118,14 @@ def manifest_of(
     )
 
 
-def _model(spec: TargetSpec | DrafterSpec, vocab: int, family: str, precision: str, graphs: list[GraphRecord], files: Mapping[str, str]) -> ModelRecord:
+def _model(
+    spec: TargetSpec | DrafterSpec,
+    vocab: int,
+    family: str,
+    precision: str,
+    graphs: list[GraphRecord],
+    files: Mapping[str, str],
+) -> ModelRecord:
     return ModelRecord(
         name=spec.name,
         family=family,
@@ -124,7 +147,11 @@ def _draft_vocabulary(models: Models) -> DraftVocabularyRecord | None:
 
 def _thinking(pairing: Pairing) -> ThinkingRecord | None:
     switch = pairing.switch
-    return None if switch is None else ThinkingRecord(variable=switch.variable, default=switch.default, drafter=pairing.thinking)
+    return (
+        None
+        if switch is None
+        else ThinkingRecord(variable=switch.variable, default=switch.default, drafter=pairing.thinking)
+    )
 
 
 def _text(models: Models) -> TextRecord:

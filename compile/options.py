@@ -33,11 +33,13 @@ class BuildOptions:
     refine: int = 0
     """passes of the draft after its first, each over the proposals it is least sure of"""
     portable: bool = False
-    """standard operators only (opset 24, fp32), which other tools read too; several times slower than the back-end's own"""
+    """standard operators only (opset 24, fp32), which other tools read too; several times slower than the back-end's
+    own"""
     group_size: int | None = None
     """most weights of four bits that share a scale, where the back-end has a choice; its own by default"""
     calibration: Calibration | None = None
-    """texts that the target's weights of four bits are rounded for, where the back-end can; each block on its own without"""
+    """texts that the target's weights of four bits are rounded for, where the back-end can; each block on its own
+    without"""
     arch: tuple[str, ...] = ()
     """GPU architectures to compile for, where the back-end compiles; empty: its default"""
     flavour: str | None = None
@@ -76,10 +78,18 @@ class BuildOptions:
             )
         backend.check_options(self)
         if self.block is not None and self.block < 2:
-            raise UsageError(f"a block of {self.block} rows", where="--block", why="a block is the anchor and at least one proposal", fix="give 2 or more")
+            raise UsageError(
+                f"a block of {self.block} rows",
+                where="--block",
+                why="a block is the anchor and at least one proposal",
+                fix="give 2 or more",
+            )
         if any(width < 2 for width in self.widths):
             raise UsageError(
-                f"a width of {min(self.widths)} rows", where="--widths", why="a verify is the anchor and at least one proposal", fix="give 2 or more"
+                f"a width of {min(self.widths)} rows",
+                where="--widths",
+                why="a verify is the anchor and at least one proposal",
+                fix="give 2 or more",
             )
         if self.refine < 0:
             raise UsageError(f"{self.refine} refinements", where="--refine", fix="give 0 or more")
@@ -99,7 +109,10 @@ class BuildOptions:
     def deployment(self) -> dict[str, str]:
         """`deployment_target` and `cache_policy` with their defaults, where the back-end has any."""
         backend = find_backend(self.backend)
-        choices = (("deployment_target", self.deployment_target, backend.DEPLOYMENT_TARGETS), ("cache_policy", self.cache_policy, backend.CACHE_POLICIES))
+        choices = (
+            ("deployment_target", self.deployment_target, backend.DEPLOYMENT_TARGETS),
+            ("cache_policy", self.cache_policy, backend.CACHE_POLICIES),
+        )
         return {name: chosen or known[0] for name, chosen, known in choices if known}
 
     @property
@@ -114,7 +127,9 @@ class BuildOptions:
         return {} if self.calibration is None else {"calibration": self.calibration.name}
 
     def group_size_for(self, owner: Owner) -> int | None:
-        """The most weights of four bits that share a scale in one model's engines; None where none are, or the back-end has no choice."""
+        """The most weights of four bits that share a scale in one model's engines; None where none are, or the back-end
+        has no choice.
+        """
         sizes = find_backend(self.backend).GROUP_SIZES
         return self.group_size or sizes[0] if sizes and self.precision_for(owner) == _GROUPED else None
 

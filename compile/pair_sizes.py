@@ -39,8 +39,9 @@ class Models:
 def decide(target: TargetCheckpoint, drafter: DrafterCheckpoint, options: BuildOptions) -> Models:
     """Pair the models at the sizes that `options` ask for.
 
-    Raises `PairingError` where they do not belong together, `UsageError` for a block wider than the drafter's or refined too often, and for a
-    `drafter_thinking` that the drafter contradicts or the target's chat template has no use for.
+    Raises `PairingError` where they do not belong together, `UsageError` for a block wider than the drafter's or
+    refined too often, and for a `drafter_thinking` that the drafter contradicts or the target's chat template has no
+    use for.
     """
     drafter = _trained(drafter, options.drafter_thinking)
     longest = min(target.spec.max_positions, drafter.spec.max_positions)
@@ -49,7 +50,10 @@ def decide(target: TargetCheckpoint, drafter: DrafterCheckpoint, options: BuildO
         raise UsageError(
             "the target's chat template has no switch for thinking",
             where="--drafter-thinking",
-            why=f"it has no effect on prompts: the template reads none of {', '.join(VARIABLES)}, or makes one prompt of either",
+            why=(
+                f"it has no effect on prompts: the template reads none of {', '.join(VARIABLES)}, or makes one prompt"
+                " of either"
+            ),
             fix="leave --drafter-thinking out",
         )
     block = drafter.spec.block if options.block is None else options.block
@@ -61,7 +65,12 @@ def decide(target: TargetCheckpoint, drafter: DrafterCheckpoint, options: BuildO
             fix=f"ask for at most {drafter.spec.block}",
         )
     if any(width > block for width in options.widths):
-        raise UsageError(f"a verify of {max(options.widths)} rows", where="--widths", why=f"a block has {block}", fix=f"give widths of at most {block}")
+        raise UsageError(
+            f"a verify of {max(options.widths)} rows",
+            where="--widths",
+            why=f"a block has {block}",
+            fix=f"give widths of at most {block}",
+        )
     if options.refine > max(block - 2, 0):
         raise UsageError(
             f"{options.refine} refinements of a block of {block} rows",
@@ -80,7 +89,10 @@ def decide(target: TargetCheckpoint, drafter: DrafterCheckpoint, options: BuildO
 
 
 def _trained(drafter: DrafterCheckpoint, thinking: bool | None) -> DrafterCheckpoint:
-    """`drafter` as one trained with or without thinking, where that is said. Raises `UsageError` where the drafter says the opposite."""
+    """`drafter` as one trained with or without thinking, where that is said.
+
+    Raises `UsageError` where the drafter says the opposite.
+    """
     if thinking is None:
         return drafter
     if drafter.thinking not in (None, thinking):

@@ -1,7 +1,7 @@
 """A drafter's int8 form: the linear layers of its draft layers in int8, everything else as it was.
 
-`fc`, `hidden_norm` and all norms keep their dtype: everything the drafter sees of the target passes through the first two,
-and their products reach thousands.
+`fc`, `hidden_norm` and all norms keep their dtype: everything the drafter sees of the target passes through the first
+two, and their products reach thousands.
 """
 
 from __future__ import annotations
@@ -27,30 +27,49 @@ _CONFIG = "config.json"
 _LEVELS = 127
 
 
-def quantize_drafter(drafter: str | Path | DrafterCheckpoint, output: str | Path, force: bool = False, progress: Progress = silent) -> Path:
-    """Write the int8 form of `drafter` to the folder `output`, in the compressed-tensors layout and the drafter's own dialect; returns its path.
+def quantize_drafter(
+    drafter: str | Path | DrafterCheckpoint, output: str | Path, force: bool = False, progress: Progress = silent
+) -> Path:
+    """Write the int8 form of `drafter` to the folder `output`, in the compressed-tensors layout and the drafter's own
+    dialect; returns its path.
 
-    The new checkpoint is held in memory while it is written: about half of a bfloat16 drafter. Equal inputs give equal bytes.
-    Raises `UsageError` for an output that must not be replaced or a drafter that is int8 already, `CheckpointError` for one
-    that cannot be read, `BuildError` for numbers that are not finite and where writing fails; then nothing is left behind.
+    The new checkpoint is held in memory while it is written: about half of a bfloat16 drafter. Equal inputs give equal
+    bytes. Raises `UsageError` for an output that must not be replaced or a drafter that is int8 already,
+    `CheckpointError` for one that cannot be read, `BuildError` for numbers that are not finite and where writing fails;
+    then nothing is left behind.
     """
     place = Path(output)
     check_output(place, force, "drafter", _CONFIG)
     opened = drafter if isinstance(drafter, DrafterCheckpoint) else open_drafter(drafter)
     config = read_json(opened.path / _CONFIG)
     if config.get(KEY) is not None:
-        raise UsageError("the drafter is quantised already", where=str(opened.path), fix="give the drafter that was trained")
+        raise UsageError(
+            "the drafter is quantised already", where=str(opened.path), fix="give the drafter that was trained"
+        )
     if place.exists() and place.samefile(opened.path):
-        raise UsageError("the drafter would replace itself", where="--output", why="what int8 rounds off would be lost", fix="choose another path")
+        raise UsageError(
+            "the drafter would replace itself",
+            where="--output",
+            why="what int8 rounds off would be lost",
+            fix="choose another path",
+        )
     # Everything that is stored, also what a dialect takes out of sight, such as the maps of a reduced vocabulary.
     stored = SafetensorsSource(opened.path, {**DTYPES, "I64": "int64", "BOOL": "bool"})
     shapes = stored.shapes()
     chosen = [name for name in sorted(shapes) if is_quantised(name, shapes[name])]
-    kept = [name.removesuffix(".weight") for name in sorted(shapes) if name not in chosen and name.endswith(".weight") and len(shapes[name]) == 2]
+    kept = [
+        name.removesuffix(".weight")
+        for name in sorted(shapes)
+        if name not in chosen and name.endswith(".weight") and len(shapes[name]) == 2
+    ]
     with staged(place, sum(path.stat().st_size for path in opened.path.glob("*.safetensors")), "drafter") as staging:
-        save_file(dict(_tensors(stored, chosen, str(opened.path), progress)), staging / WHOLE, metadata={"format": "pt"})
+        save_file(
+            dict(_tensors(stored, chosen, str(opened.path), progress)), staging / WHOLE, metadata={"format": "pt"}
+        )
         (staging / WHOLE).chmod(0o644)
-        (staging / _CONFIG).write_text(json.dumps({**config, KEY: int8_channels(kept)}, indent=2) + "\n", encoding="utf-8")
+        (staging / _CONFIG).write_text(
+            json.dumps({**config, KEY: int8_channels(kept)}, indent=2) + "\n", encoding="utf-8"
+        )
         (staging / "README.md").write_text(card(opened, len(chosen), kept), encoding="utf-8")
         open_drafter(staging)
         check_output(place, force, "drafter", _CONFIG)
@@ -99,7 +118,12 @@ def _tensors(stored: SafetensorsSource, chosen: list[str], where: str, progress:
         progress("quantising", number, len(shapes))
         weight = stored.rows(name, 0, shapes[name][0])
         if not bool(weight.isfinite().all()):
-            raise BuildError(f"tensor {name!r} holds numbers that are not finite", where=where, why="the weights are damaged", fix="copy them again")
+            raise BuildError(
+                f"tensor {name!r} holds numbers that are not finite",
+                where=where,
+                why="the weights are damaged",
+                fix="copy them again",
+            )
         if name in quantised:
             tensors[name], tensors[name + SCALE] = quantize_channels(weight)
         else:

@@ -1,6 +1,7 @@
 """Target engines of a bundle that is there already, taken over into a new one.
 
-Taken is only what this build would have made itself: the manifest must say that the same target was compiled in the same way.
+Taken is only what this build would have made itself: the manifest must say that the same target was compiled in the
+same way.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ class Donor:
             _link(confine(self.root, name).resolve(), place)
 
     def check(self, hashes: Mapping[str, str]) -> None:
-        """Raises `BundleError` where a file taken over is not what that bundle's manifest says, by its sha256 in `hashes`."""
+        """Raises `BundleError` where a file taken over is not what that bundle's manifest says, by its sha256 in
+        `hashes`.
+        """
         for name, digest in self.files.items():
             if hashes.get(name) != digest:
                 raise BundleError(
@@ -66,8 +69,9 @@ class Donor:
 def find_donor(bundle: Path, models: Models, options: BuildOptions, requires: RequirementRecord) -> Donor:
     """The bundle at `bundle`, whose target engines are those that these models and options call for.
 
-    `requires` is what the build's own engines need. Raises `UsageError` and `BundleError` for what is no bundle or a damaged
-    one (hashes come later, as the files are read anyway), and `IncompatibleError` saying everything that differs.
+    `requires` is what the build's own engines need. Raises `UsageError` and `BundleError` for what is no bundle or a
+    damaged one (hashes come later, as the files are read anyway), and `IncompatibleError` saying everything that
+    differs.
     """
     manifest = read_manifest(bundle)
     check_contract(manifest)
@@ -83,7 +87,9 @@ def find_donor(bundle: Path, models: Models, options: BuildOptions, requires: Re
     return Donor(bundle, manifest)
 
 
-def _differences(manifest: Manifest, models: Models, options: BuildOptions, requires: RequirementRecord) -> Iterator[str]:
+def _differences(
+    manifest: Manifest, models: Models, options: BuildOptions, requires: RequirementRecord
+) -> Iterator[str]:
     target = manifest.target
     static = any(graph.rows is not None for graph in target.graphs)
     pairs: dict[str, tuple[object, object]] = {
@@ -102,7 +108,9 @@ def _differences(manifest: Manifest, models: Models, options: BuildOptions, requ
         "widths": (manifest.config.get("widths", ""), width_list(options.widths)),
         "architectures": (sorted({graph.arch for graph in target.graphs if graph.arch}), sorted(options.arch)),
     }
-    yield from (f"{name}: {_words(there)} there, {_words(here)} here" for name, (there, here) in pairs.items() if there != here)
+    yield from (
+        f"{name}: {_words(there)} there, {_words(here)} here" for name, (there, here) in pairs.items() if there != here
+    )
     yield from _other_files(target.sources, models.target.files)
 
 
@@ -115,7 +123,9 @@ def _group_sizes(manifest: Manifest, options: BuildOptions) -> tuple[object, obj
 def _other_files(there: Mapping[str, str], here: Mapping[str, str]) -> Iterator[str]:
     for name in sorted(there.keys() | here.keys()):
         if there.get(name) != here.get(name):
-            yield f"target file {name}: " + ("another one" if name in there and name in here else "only there" if name in there else "only here")
+            yield f"target file {name}: " + (
+                "another one" if name in there and name in here else "only there" if name in there else "only here"
+            )
 
 
 def _words(value: object) -> str:
@@ -126,5 +136,6 @@ def _link(source: Path, place: Path) -> None:
     try:
         os.link(source, place)
     except OSError:
-        # Another disk, a file system without links, or files of somebody else. Copies are ours: they take no permissions along.
+        # Another disk, a file system without links, or files of somebody else. Copies are ours: they take no
+        # permissions along.
         shutil.copyfile(source, place)

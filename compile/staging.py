@@ -24,22 +24,39 @@ _SPARE_BYTES = 16 << 20
 def check_output(output: Path, force: bool, kind: str = "bundle", mark: str = MANIFEST) -> None:
     """Raises `UsageError` where `output` must not be written, or cannot be.
 
-    It is there and not `force`, it is something else than a `kind`, which has the file `mark`, it lies in something that is no folder, or its name is
-    no Unicode.
+    It is there and not `force`, it is something else than a `kind`, which has the file `mark`, it lies in something
+    that is no folder, or its name is no Unicode.
     """
     try:
         os.fspath(output).encode()
     except UnicodeEncodeError as error:
-        raise UsageError(f"{output} is no path that every library can open", where="--output", why=str(error), fix="choose a name in UTF-8") from error
+        raise UsageError(
+            f"{output} is no path that every library can open",
+            where="--output",
+            why=str(error),
+            fix="choose a name in UTF-8",
+        ) from error
     if not output.exists():
         nearest = next((folder for folder in output.absolute().parents if folder.exists()), None)
         if nearest is not None and not nearest.is_dir():
-            raise UsageError(f"{nearest} is no folder", where="--output", why=f"the {kind} would lie in it", fix="choose another path")
+            raise UsageError(
+                f"{nearest} is no folder",
+                where="--output",
+                why=f"the {kind} would lie in it",
+                fix="choose another path",
+            )
         return
     if not output.is_dir() or (any(output.iterdir()) and not (output / mark).is_file()):
-        raise UsageError(f"{output} is there and is no {kind}", where="--output", why=f"only a {kind} is ever replaced", fix="choose another path")
+        raise UsageError(
+            f"{output} is there and is no {kind}",
+            where="--output",
+            why=f"only a {kind} is ever replaced",
+            fix="choose another path",
+        )
     if not force and any(output.iterdir()):
-        raise UsageError(f"there is a {kind} at {output}", where="--output", fix="choose another path, or add --force to replace it")
+        raise UsageError(
+            f"there is a {kind} at {output}", where="--output", fix="choose another path, or add --force to replace it"
+        )
 
 
 @contextmanager
@@ -47,10 +64,12 @@ def staged(output: Path, needed: int, kind: str = "bundle") -> Iterator[Path]:
     """A new directory to write into, which takes the place of `output` when the block ends.
 
     On any failure, Ctrl-C and SIGTERM included, it is removed and what was at `output` stays as it was. Raises
-    `BuildError` where the disk has less than `needed` bytes to spare, or runs full. `kind` names what is written in errors.
+    `BuildError` where the disk has less than `needed` bytes to spare, or runs full. `kind` names what is written in
+    errors.
     """
     place = Path(os.path.realpath(output))  # a link stays a link: what it leads to is replaced
-    # Drawn anew each time: process ids repeat, between containers on one disk and after a kill that left something behind.
+    # Drawn anew each time: process ids repeat, between containers on one disk and after a kill that left something
+    # behind.
     staging = place.with_name(f".{place.name}.{secrets.token_hex(4)}.building")
     with _disk_faults(place, kind), _terminable():
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -93,7 +112,10 @@ def _disk_faults(place: Path, kind: str) -> Iterator[None]:
 @contextmanager
 def _terminable() -> Iterator[None]:
     """Let SIGTERM unwind like Ctrl-C, where nobody else handles it. Handlers belong to the main thread."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    ):
         yield
         return
 
@@ -111,7 +133,8 @@ def _flush(folder: Path) -> None:
     """Every file and folder on disk, so that a power cut cannot leave a renamed but empty bundle."""
     for path in (*sorted(folder.rglob("*")), folder):
         if path.is_file():
-            # Windows flushes only what is open for writing; elsewhere a file linked from another bundle may be read-only.
+            # Windows flushes only what is open for writing; elsewhere a file linked from another bundle may be
+            # read-only.
             with path.open("rb" if os.name == "posix" else "rb+") as file:
                 os.fsync(file.fileno())
         elif os.name == "posix":  # elsewhere a folder cannot be opened, and needs no flushing

@@ -1,4 +1,7 @@
-"""Opening a target or a drafter, whatever layout it is in. Only headers and text are read; weights are read when asked for."""
+"""Opening a target or a drafter, whatever layout it is in.
+
+Only headers and text are read; weights are read when asked for.
+"""
 
 from __future__ import annotations
 

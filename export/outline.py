@@ -1,4 +1,6 @@
-"""What configurations alone say of a target and of a drafter: enough to plan a build, with no weights and no tokenizer there."""
+"""What configurations alone say of a target and of a drafter: enough to plan a build, with no weights and no tokenizer
+there.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +50,11 @@ class TargetOutline:
 
 
 def outline_target(reference: str | Path) -> TargetOutline:
-    """The target at `reference`: a directory with a config.json, such a file by any name, a GGUF file, or the name of a packaged model.
+    """The target at `reference`: a directory with a config.json, such a file by any name, a GGUF file, or the name of a
+    packaged model.
 
-    Reads neither weights nor tokenizer. Raises `UsageError` when there is nothing there and `CheckpointError` for a configuration that cannot be used.
+    Reads neither weights nor tokenizer. Raises `UsageError` when there is nothing there and `CheckpointError` for a
+    configuration that cannot be used.
     """
     path = locate(reference)
     file = path / CONFIG if path.is_dir() else path
@@ -60,7 +64,11 @@ def outline_target(reference: str | Path) -> TargetOutline:
     family, config, quantised = read_config(file)
     name = path.stem if path.is_file() and path.name != CONFIG else file.parent.name
     notes = ("the configuration is that of a quantised checkpoint; a build reads plain floats",) if quantised else ()
-    return _outline(target_sizes(family, config, name, str(config.dtype or "unknown").removeprefix("torch."), str(file)), config, notes)
+    return _outline(
+        target_sizes(family, config, name, str(config.dtype or "unknown").removeprefix("torch."), str(file)),
+        config,
+        notes,
+    )
 
 
 def _outline(spec: TargetSpec, config: Any, notes: tuple[str, ...]) -> TargetOutline:
@@ -99,7 +107,10 @@ def _specify_file(file: Path) -> DrafterSpec:
         try:
             return _specify(folder)
         except CheckpointError as error:
-            named = {key: str(value or "").replace(str(folder), str(file)) for key, value in (("where", error.where), ("why", error.why), ("fix", error.fix))}
+            named = {
+                key: str(value or "").replace(str(folder), str(file))
+                for key, value in (("where", error.where), ("why", error.why), ("fix", error.fix))
+            }
             raise CheckpointError(error.what, **named) from None
 
 

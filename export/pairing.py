@@ -1,7 +1,7 @@
 """The contract between a target and a drafter, checked from headers and configs alone, before anything heavy.
 
-`CHECKS` is the whole of it, `SPEC_CHECKS` what two configurations tell: each function looks at one thing and raises `PairingError`, returns a remark,
-or returns None.
+`CHECKS` is the whole of it, `SPEC_CHECKS` what two configurations tell: each function looks at one thing and raises
+`PairingError`, returns a remark, or returns None.
 """
 
 from __future__ import annotations
@@ -104,7 +104,11 @@ def check_taps(c: Specs) -> str | None:
             "transformers gives its output after the final norm, so no drafter was trained on it as it is here",
             fix,
         )
-    return None if list(taps) == sorted(taps) else f"taps {list(taps)} are not in rising order; they are concatenated as listed"
+    return (
+        None
+        if list(taps) == sorted(taps)
+        else f"taps {list(taps)} are not in rising order; they are concatenated as listed"
+    )
 
 
 def check_target_layers(c: Specs) -> str | None:
@@ -157,14 +161,19 @@ def check_vocabulary(c: Specs) -> str | None:
 
 
 def check_draft_vocabulary(c: Candidates) -> str | None:
-    """A reduced draft vocabulary is one of this target, and proposes what ends an answer and nothing that no answer holds."""
+    """A reduced draft vocabulary is one of this target, and proposes what ends an answer and nothing that no answer
+    holds.
+    """
     if c.drafter.vocabulary is None:
         return None
     ids = set(c.drafter.vocabulary.ids)
     if c.d.mask_id in ids:
         return f"the drafter can propose its mask token {c.d.mask_id}, which no answer holds"
     if c.t.eos_ids and not ids & set(c.t.eos_ids):
-        return "the drafter can propose none of the target's end tokens: the last cycle of every answer is shorter than it could be"
+        return (
+            "the drafter can propose none of the target's end tokens: the last cycle of every answer is shorter than it"
+            " could be"
+        )
     return None
 
 
@@ -172,12 +181,17 @@ def check_mask(c: Specs) -> str | None:
     """The mask is a token of its own."""
     fix = "use the mask_token_id that the drafter's authors publish"
     if not 0 <= c.d.mask_id < c.t.vocab:
-        raise c.fault(f"mask token {c.d.mask_id} is no token", "mask_id", f"ids of {c.t.name} end at {c.t.vocab - 1}", fix)
+        raise c.fault(
+            f"mask token {c.d.mask_id} is no token", "mask_id", f"ids of {c.t.name} end at {c.t.vocab - 1}", fix
+        )
     taken = {"padding": (c.t.pad_id,), "beginning": (c.t.bos_id,), "end": c.t.eos_ids}
     for role, ids in taken.items():
         if c.d.mask_id in ids:
             raise c.fault(
-                f"mask token {c.d.mask_id} is the target's {role} token", "mask_id", "a drafter learns its mask as a token with no other meaning", fix
+                f"mask token {c.d.mask_id} is the target's {role} token",
+                "mask_id",
+                "a drafter learns its mask as a token with no other meaning",
+                fix,
             )
     return None
 
@@ -206,7 +220,10 @@ def check_context(c: Candidates) -> str | None:
             )
     if c.context <= c.d.block:
         raise PairingError(
-            f"a context of {c.context} tokens is too short", where=c.d.name, why=f"one block alone is {c.d.block} rows", fix=f"ask for more than {c.d.block}"
+            f"a context of {c.context} tokens is too short",
+            where=c.d.name,
+            why=f"one block alone is {c.d.block} rows",
+            fix=f"ask for more than {c.d.block}",
         )
     return None
 
@@ -220,7 +237,11 @@ def check_rope(c: Specs) -> str | None:
             "rotary embedding turns pairs of dimensions",
             "check head_dim in the drafter's config.json",
         )
-    return None if c.d.rope_theta == c.t.rope_theta else f"the drafter's RoPE base is {c.d.rope_theta:g}, the target's {c.t.rope_theta:g}"
+    return (
+        None
+        if c.d.rope_theta == c.t.rope_theta
+        else f"the drafter's RoPE base is {c.d.rope_theta:g}, the target's {c.t.rope_theta:g}"
+    )
 
 
 def check_heads(c: Specs) -> str | None:
@@ -238,9 +259,17 @@ def check_heads(c: Specs) -> str | None:
 def check_dtype(c: Candidates) -> str | None:
     """The drafter's weights are floats; fp16 ones were often trained in bf16 and overflow when run in fp16."""
     if c.d.dtype not in FLOATS:
-        raise c.fault(f"the drafter's weights are {c.d.dtype}", "dtype", f"known: {', '.join(FLOATS)}", "use the unquantised drafter")
+        raise c.fault(
+            f"the drafter's weights are {c.d.dtype}",
+            "dtype",
+            f"known: {', '.join(FLOATS)}",
+            "use the unquantised drafter",
+        )
     if c.d.dtype == "float16":
-        return "the drafter's weights are float16: fc outputs of such drafters overflow it, so fc, its norm and the residual are computed in float32"
+        return (
+            "the drafter's weights are float16: fc outputs of such drafters overflow it, so fc, its norm and the"
+            " residual are computed in float32"
+        )
     return None
 
 
@@ -257,21 +286,34 @@ def check_tokenizer(c: Candidates) -> str | None:
 
 
 def check_template(c: Candidates) -> str | None:
-    """The drafter was trained with this chat template, where it says so; another one costs acceptance, not correctness."""
+    """The drafter was trained with this chat template, where it says so; another one costs acceptance, not
+    correctness.
+    """
     if c.drafter.template_hash is not None and c.drafter.template_hash != template_hash(c.target.text.chat_template):
         return "the drafter was trained with another chat template: expect fewer accepted tokens on chats"
     return None
 
 
 def check_thinking(c: Candidates) -> str | None:
-    """Where the target can think or not, the drafter was trained for what it does by default; the other costs acceptance, not correctness."""
+    """Where the target can think or not, the drafter was trained for what it does by default; the other costs
+    acceptance, not correctness.
+    """
     if c.switch is None or c.drafter.thinking == c.switch.default is not None:
         return None
     modes = {True: "with thinking", False: "without thinking", None: "in a third way"}
-    usual = f"the chat template switches thinking by {c.switch.variable} and asks {modes[c.switch.default]} where that is not set"
+    usual = (
+        f"the chat template switches thinking by {c.switch.variable} and asks {modes[c.switch.default]} where that is"
+        " not set"
+    )
     if c.drafter.thinking is None:
-        return f"{usual}; which the drafter was trained on is not known: --drafter-thinking on or off records it, and chats in the other mode are then noted"
-    return f"{usual}; the drafter was trained {modes[c.drafter.thinking]}: chats in another mode will have fewer tokens accepted"
+        return (
+            f"{usual}; which the drafter was trained on is not known: --drafter-thinking on or off records it, and"
+            " chats in the other mode are then noted"
+        )
+    return (
+        f"{usual}; the drafter was trained {modes[c.drafter.thinking]}: chats in another mode will have fewer tokens"
+        " accepted"
+    )
 
 
 CHECKS: tuple[Callable[[Candidates], str | None], ...] = (

@@ -1,7 +1,7 @@
 """Finding a file of a package by name. Knows nothing about what the files do.
 
-A layout or dialect is one module with `SIGN` (what such a folder or file looks like), `recognise(path)`, which
-returns the reason it matches or None, and `open_checkpoint(path)`; one of drafters also has `specify(path)`, the spec alone.
+A layout or dialect is one module with `SIGN` (what such a folder or file looks like), `recognise(path)`, which returns
+the reason it matches or None, and `open_checkpoint(path)`; one of drafters also has `specify(path)`, the spec alone.
 """
 
 from __future__ import annotations

@@ -90,11 +90,13 @@ class DrafterSpec:
     windows: tuple[int | None, ...] = ()
     """per draft layer: sliding window in tokens, or None for full attention"""
     windows_from_anchor: bool = False
-    """a window of W is the W tokens before the anchor, for every row alike, and the whole block; else each row counts its own, itself included"""
+    """a window of W is the W tokens before the anchor, for every row alike, and the whole block; else each row counts
+    its own, itself included"""
     causal: tuple[bool, ...] = ()
     """per draft layer: rows of a block see only rows before them"""
     sample_from_anchor: bool = False
-    """the anchor's row proposes the first token: a draft is then one row shorter than the block that is verified, its last mask left out"""
+    """the anchor's row proposes the first token: a draft is then one row shorter than the block that is verified, its
+    last mask left out"""
     draft_vocab: int | None = None
     """rows of a draft head over some of the target's tokens; None for the target's whole head"""
     own_embedding: bool = False

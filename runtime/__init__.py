@@ -30,12 +30,13 @@ def load(
 ) -> Session:
     """The bundle in directory `path`, checked, loaded and ready to generate.
 
-    `threads` defaults to the cores this process may use. `verify="changed"` hashes every file that was written to since this machine hashed it last,
-    `"full"` hashes every file, `"size"` compares sizes only. Hashes and packed weights are kept for the next time in a cache folder of the user; the
-    environment variable DFLASH_COMPILE_CACHE names another one, or is `off`. `device_loop=N`, an experiment for TensorRT bundles, has the GPU do up to
-    N cycles before the host sees their tokens. The session's `notes` say what is unusual, such as a device or a loop that was asked for and cannot be
-    had. Raises `UsageError` where there is no bundle, `IncompatibleError` where this machine cannot run it (with the command that helps), `BundleError`
-    where it is damaged.
+    `threads` defaults to the cores this process may use. `verify="changed"` hashes every file that was written to since
+    this machine hashed it last, `"full"` hashes every file, `"size"` compares sizes only. Hashes and packed weights are
+    kept for the next time in a cache folder of the user; the environment variable DFLASH_COMPILE_CACHE names another
+    one, or is `off`. `device_loop=N`, an experiment for TensorRT bundles, has the GPU do up to N cycles before the host
+    sees their tokens. The session's `notes` say what is unusual, such as a device or a loop that was asked for and
+    cannot be had. Raises `UsageError` where there is no bundle, `IncompatibleError` where this machine cannot run it
+    (with the command that helps), `BundleError` where it is damaged.
     """
     # Imported here: `import dflash_compile.runtime` stays instant.
     from .loading import load_session

@@ -1,6 +1,7 @@
 """Which proposals of a block stand, and the token that follows them.
 
-Greedy only: a proposal stands where it is what the target chose itself. A rule that samples is another function here with the same result.
+Greedy only: a proposal stands where it is what the target chose itself. A rule that samples is another function here
+with the same result.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ class Acceptance:
 def accept_greedy(proposals: Sequence[int], choices: Sequence[int]) -> Acceptance:
     """Accept leading proposals equal to the target's choices.
 
-    `choices[i]` is the target's token after row i of the block [anchor, *proposals], so it answers `proposals[i]`; there is one more of them.
+    `choices[i]` is the target's token after row i of the block [anchor, *proposals], so it answers `proposals[i]`;
+    there is one more of them.
     """
     accepted = agreement(proposals, choices)
     return Acceptance(accepted, choices[accepted])

@@ -1,4 +1,7 @@
-"""What a back-end offers, and finding one by name: the module `backend` of a folder of `backends/`. No back-end is named here."""
+"""What a back-end offers, and finding one by name: the module `backend` of a folder of `backends/`.
+
+No back-end is named here.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,8 @@ class Backend(Protocol):
     def open_engines(self, bundle: Bundle, options: EngineOptions) -> Engines:
         """Target and drafter of a checked bundle, loaded and with their memory reserved.
 
-        Raises `IncompatibleError` where the library cannot run them and `BundleError` where an engine is not what the manifest says.
+        Raises `IncompatibleError` where the library cannot run them and `BundleError` where an engine is not what the
+        manifest says.
         """
         ...
 
@@ -63,7 +67,9 @@ def refuse_loop(options: EngineOptions) -> None:
     """Raises `UsageError` where a loop on the device is asked for: for back-ends whose cycles the host drives."""
     if options.device_loop is not None:
         raise UsageError(
-            f"device_loop={options.device_loop!r}", why="only a bundle for TensorRT can repeat cycles without the host", fix="leave it out, or build one"
+            f"device_loop={options.device_loop!r}",
+            why="only a bundle for TensorRT can repeat cycles without the host",
+            fix="leave it out, or build one",
         )
 
 

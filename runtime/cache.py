@@ -19,7 +19,10 @@ ENGINES, CHECKED = "engines", "checked"
 _OFF = frozenset({"", "off", "none", "0"})
 # Backup tools leave such folders out (bford.info/cachedir), and `clean` empties no other.
 _TAG = "CACHEDIR.TAG"
-_SIGNATURE = "Signature: 8a477f597d28d172789f06886806bc55\n# Made by dflash-compile; `dflash-compile doctor --clean-cache` empties it.\n"
+_SIGNATURE = (
+    "Signature: 8a477f597d28d172789f06886806bc55\n# Made by dflash-compile; `dflash-compile doctor --clean-cache`"
+    " empties it.\n"
+)
 
 
 def cache_folder() -> Path | None:

@@ -1,4 +1,6 @@
-"""Messages to prompt text, by the checkpoint's own chat template, in a sandbox: a template is code from whoever made the model."""
+"""Messages to prompt text, by the checkpoint's own chat template, in a sandbox: a template is code from whoever made
+the model.
+"""
 
 from __future__ import annotations
 
@@ -26,38 +28,56 @@ class ChatTemplate:
     """A template, compiled when it is first used, with the globals and filters that published templates expect."""
 
     def __init__(self, source: str, *, bos_token: str | None, eos_token: str | None) -> None:
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation])
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
+        )
         environment.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
         environment.filters["tojson"] = _tojson
         self._tokens = {"bos_token": bos_token or "", "eos_token": eos_token or ""}
         self._environment, self._source = environment, source
 
     def render(self, messages: Sequence[Message], variables: Mapping[str, Any] | None = None) -> str:
-        """The prompt that asks for the assistant's next message. `variables` are whatever else the template reads: `enable_thinking`, `tools`.
+        """The prompt that asks for the assistant's next message. `variables` are whatever else the template reads:
+        `enable_thinking`, `tools`.
 
-        Raises `UsageError` where the template refuses the messages or a variable is one of its own, `BundleError` where it cannot be read.
+        Raises `UsageError` where the template refuses the messages or a variable is one of its own, `BundleError` where
+        it cannot be read.
         """
         given = {"tools": None, "documents": None, **(variables or {})}
         if taken := sorted(OWN & given.keys()):
-            raise UsageError(f"chat_template_kwargs name {', '.join(taken)}", why="the session gives the template those itself", fix="leave them out")
+            raise UsageError(
+                f"chat_template_kwargs name {', '.join(taken)}",
+                why="the session gives the template those itself",
+                fix="leave them out",
+            )
         try:
             return self._template.render(messages=list(messages), add_generation_prompt=True, **self._tokens, **given)
         except (TemplateError, TypeError, ValueError) as fault:
             raise UsageError(
-                "the chat template refuses these messages", why=str(fault), fix="check their roles and order, or generate with raw=True"
+                "the chat template refuses these messages",
+                why=str(fault),
+                fix="check their roles and order, or generate with raw=True",
             ) from fault
 
     @cached_property
     def _template(self) -> Template:
-        # Not before it is needed: raw prompts do without a template, so a bad one must not keep the bundle from loading.
+        # Not before it is needed: raw prompts do without a template, so a bad one must not keep the bundle from
+        # loading.
         try:
             return self._environment.from_string(self._source)
         except TemplateSyntaxError as fault:
-            raise BundleError("the chat template cannot be read", where=f"line {fault.lineno}", why=str(fault), fix="generate with raw=True") from fault
+            raise BundleError(
+                "the chat template cannot be read",
+                where=f"line {fault.lineno}",
+                why=str(fault),
+                fix="generate with raw=True",
+            ) from fault
 
 
 class _Generation(Extension):
-    """`{% generation %}…{% endgeneration %}` marks what to train on; for a prompt it means nothing, but its text stays."""
+    """`{% generation %}…{% endgeneration %}` marks what to train on; for a prompt it means nothing, but its text
+    stays.
+    """
 
     tags = {"generation"}  # noqa: RUF012  (jinja2's own way to say it)
 
@@ -74,6 +94,12 @@ def _strftime_now(pattern: str) -> str:
     return datetime.now().strftime(pattern)
 
 
-def _tojson(value: object, ensure_ascii: bool = False, indent: int | None = None, separators: tuple[str, str] | None = None, sort_keys: bool = False) -> str:
+def _tojson(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
     # Jinja's own filter escapes HTML, which models were never trained on.
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

@@ -15,7 +15,8 @@ from .statistics import Recorder
 def chunk_rows(rows: int, widest: int, narrowest: int) -> list[int]:
     """Sizes of the calls that take in a prompt of `rows`, in order.
 
-    None is narrower than `narrowest` unless the whole prompt is: a last chunk that would be takes rows from the one before.
+    None is narrower than `narrowest` unless the whole prompt is: a last chunk that would be takes rows from the one
+    before.
     """
     sizes = [widest] * (rows // widest) + ([rows % widest] if rows % widest else [])
     missing = narrowest - sizes[-1]
@@ -25,7 +26,10 @@ def chunk_rows(rows: int, widest: int, narrowest: int) -> list[int]:
 
 
 class Cycles:
-    """Where an answer is, and how many committed rows the drafter has not seen yet. Arguments as those of `loop.run`."""
+    """Where an answer is, and how many committed rows the drafter has not seen yet.
+
+    Arguments as those of `loop.run`.
+    """
 
     def __init__(
         self,
@@ -36,7 +40,14 @@ class Cycles:
         cycle: CycleEngine | None = None,
         lookup: Lookup | None = None,
     ) -> None:
-        self.target, self.drafter, self.controller, self.record, self.cycle, self.lookup = target, drafter, controller, record, cycle, lookup
+        self.target, self.drafter, self.controller, self.record, self.cycle, self.lookup = (
+            target,
+            drafter,
+            controller,
+            record,
+            cycle,
+            lookup,
+        )
         self.position = 0
         self.unseen = 0
 
@@ -48,7 +59,9 @@ class Cycles:
         choice = 0
         for rows in chunk_rows(len(prompt), widest, target.exact_width):
             now = record.clock()
-            choice = target.prefill(prompt[self.position : self.position + rows], self.position, within(embeds, self.position, rows))
+            choice = target.prefill(
+                prompt[self.position : self.position + rows], self.position, within(embeds, self.position, rows)
+            )
             self.position += rows
             began, now = now, record.spent("prefill", now)
             self.controller.prefilled(rows, now - began)
@@ -102,7 +115,9 @@ class Cycles:
         self.controller.observe(plan, outcome.accepted, ended - began, ended - now)
         return [*proposals[: outcome.accepted], outcome.bonus]
 
-    def _on_device(self, drafter: DrafterEngine, cycle: CycleEngine, plan: CyclePlan, anchor: int, began: float) -> list[int]:
+    def _on_device(
+        self, drafter: DrafterEngine, cycle: CycleEngine, plan: CyclePlan, anchor: int, began: float
+    ) -> list[int]:
         """A cycle by the device alone, which injects what it commits."""
         now = self._show(drafter, began)
         done = cycle.run(anchor, self.position, plan.width)
@@ -124,8 +139,8 @@ class Cycles:
     def _show(self, drafter: DrafterEngine, now: float) -> float:
         """Show the drafter the committed rows it has not seen; returns the time, in seconds of the record's clock.
 
-        Done when it is about to draft, or when no more of their taps can be kept: cycles without it cost it next to nothing, and an answer's last
-        block nothing at all.
+        Done when it is about to draft, or when no more of their taps can be kept: cycles without it cost it next to
+        nothing, and an answer's last block nothing at all.
         """
         if not self.unseen:
             return now

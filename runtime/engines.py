@@ -1,7 +1,8 @@
 """What the loop asks of a target and of a drafter, whatever runs them.
 
-The public methods own the invariants (ranges, widths, the rows taps cover); a back-end implements the `_…_impl` ones and may rely on them.
-Positions are absolute: `position` is the number of tokens whose K/V the cache holds before the call. Moving it back is the whole of rollback.
+The public methods own the invariants (ranges, widths, the rows taps cover); a back-end implements the `_…_impl` ones
+and may rely on them. Positions are absolute: `position` is the number of tokens whose K/V the cache holds before the
+call. Moving it back is the whole of rollback.
 """
 
 from __future__ import annotations
@@ -27,16 +28,20 @@ class Taps:
 class TargetEngine(ABC):
     """The target in verification mode: any number of rows at any position, logits in, choices out."""
 
-    def __init__(self, *, context: int, vocab: int, widest: int, exact_width: int, multiple: int = 1, embeds: int | None = None) -> None:
+    def __init__(
+        self, *, context: int, vocab: int, widest: int, exact_width: int, multiple: int = 1, embeds: int | None = None
+    ) -> None:
         self.context = context
         """rows of the cache"""
         self.vocab = vocab
         self.widest = widest
         """most rows of one call"""
         self.exact_width = exact_width
-        """fewest rows of one call: narrower calls are padded, because one row may run another kernel and round otherwise"""
+        """fewest rows of one call: narrower calls are padded, because one row may run another kernel and round
+        otherwise"""
         self.multiple = multiple
-        """rows of a verify come in multiples of it: where kernels take so many at once, a row that is left over runs another one"""
+        """rows of a verify come in multiples of it: where kernels take so many at once, a row that is left over runs
+        another one"""
         self.embeds = embeds
         """width of the rows that a prefill takes in place of embedded tokens; None where it takes none"""
         self._rows = 0
@@ -48,7 +53,9 @@ class TargetEngine(ABC):
         `embeds`, which count from the first of `tokens`, take the place of their embeddings.
         """
         padded, rows = self._padded(tokens, position, self.exact_width), len(tokens)
-        choice = self._embeds_impl(padded, rows, position, embeds) if embeds else self._prefill_impl(padded, rows, position)
+        choice = (
+            self._embeds_impl(padded, rows, position, embeds) if embeds else self._prefill_impl(padded, rows, position)
+        )
         self._rows = rows
         return choice
 
@@ -56,11 +63,15 @@ class TargetEngine(ABC):
     def verify(self, block: Sequence[int], position: int, keep: int = 0) -> Sequence[int]:
         """Write the K/V of `block` and return the target's choice after each of its rows.
 
-        The taps of this call go behind the first `keep` rows of those before, so that several calls can be injected as one.
+        The taps of this call go behind the first `keep` rows of those before, so that several calls can be injected as
+        one.
         """
         rows = self._padded(block, position, self.padded(len(block)))
         if not 0 <= keep <= min(self._rows, self.widest - len(rows)):
-            raise UsageError(f"{keep} rows of taps to keep", why=f"{self._rows} are there, and {self.widest} fit with the {len(rows)} of this call")
+            raise UsageError(
+                f"{keep} rows of taps to keep",
+                why=f"{self._rows} are there, and {self.widest} fit with the {len(rows)} of this call",
+            )
         choices = self._verify_impl(rows, position, keep)
         self._rows = keep + len(block)
         return choices[: len(block)]
@@ -93,8 +104,15 @@ class TargetEngine(ABC):
         """As `prefill`; `tokens` may be padded beyond its first `rows`."""
 
     def _embeds_impl(self, tokens: Sequence[int], rows: int, position: int, embeds: Sequence[Span]) -> int:
-        """As `_prefill_impl`, with rows of `embeds` in place of tokens. Targets that take none leave it as it is, and refuse."""
-        raise UsageError("rows in place of embedded tokens", why="this target takes none", fix="build the bundle of a multimodal checkpoint")
+        """As `_prefill_impl`, with rows of `embeds` in place of tokens.
+
+        Targets that take none leave it as it is, and refuse.
+        """
+        raise UsageError(
+            "rows in place of embedded tokens",
+            why="this target takes none",
+            fix="build the bundle of a multimodal checkpoint",
+        )
 
     @abstractmethod
     def _verify_impl(self, block: Sequence[int], position: int, keep: int) -> Sequence[int]: ...
@@ -103,9 +121,16 @@ class TargetEngine(ABC):
     def _taps_impl(self) -> Any: ...
 
     def _padded(self, tokens: Sequence[int], position: int, rows: int) -> Sequence[int]:
-        """`tokens`, made up to at least `rows` rows. The added ones are past every real one, so no real row sees them."""
+        """`tokens`, made up to at least `rows` rows.
+
+        The added ones are past every real one, so no real row sees them.
+        """
         if not 1 <= len(tokens) <= self.widest:
-            raise UsageError(f"{len(tokens)} rows in one call of the target", why=f"it takes 1 to {self.widest}", fix="split the rows over several calls")
+            raise UsageError(
+                f"{len(tokens)} rows in one call of the target",
+                why=f"it takes 1 to {self.widest}",
+                fix="split the rows over several calls",
+            )
         missing = rows - len(tokens)
         _check_fits(position, max(len(tokens), rows), self.context)
         return [*tokens, *[tokens[-1]] * missing] if missing > 0 else tokens
@@ -143,14 +168,19 @@ class DrafterEngine(ABC):
     def draft(self, anchor: int, position: int, width: int) -> Sequence[int]:
         """`width - 1` proposals for the tokens after `anchor`, whose own position is `position`."""
         if not 2 <= width <= self.block:
-            raise UsageError(f"a block of {width} rows", why=f"the drafter takes 2 to {self.block}", fix="choose a width in that range")
+            raise UsageError(
+                f"a block of {width} rows",
+                why=f"the drafter takes 2 to {self.block}",
+                fix="choose a width in that range",
+            )
         _check_fits(position, width, self.context)
         self._slots = width - 1
         return self._draft_impl(anchor, position, width)
 
     @final
     def chance(self, slot: int) -> float:
-        """The chance, from 0 to 1, that the drafter gave its proposal at `slot` of the last draft, 0 right after the anchor.
+        """The chance, from 0 to 1, that the drafter gave its proposal at `slot` of the last draft, 0 right after the
+        anchor.
 
         Raises `UsageError` for a slot that was not drafted, and for a drafter without chances.
         """
@@ -170,7 +200,11 @@ class DrafterEngine(ABC):
 
     def _chance_impl(self, slot: int) -> float:
         """As `chance`. Drafters whose engines give choices and no logits leave it as it is, and refuse."""
-        raise UsageError("how sure this drafter is", why="its engines give choices without their chances", fix="ask only where `has_chances` is true")
+        raise UsageError(
+            "how sure this drafter is",
+            why="its engines give choices without their chances",
+            fix="ask only where `has_chances` is true",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,19 +229,26 @@ class CycleEngine(ABC):
     def begin(self, end: int, eos_ids: Collection[int]) -> None:
         """A new answer: nothing that was computed for another one is continued.
 
-        It ends where the caches hold `end` rows, or with one of `eos_ids`: what a cycle gives does not depend on it, but the device may know when to stop.
+        It ends where the caches hold `end` rows, or with one of `eos_ids`: what a cycle gives does not depend on it,
+        but the device may know when to stop.
         """
         self._begin_impl(end, eos_ids)
 
     @final
     def run(self, anchor: int, position: int, width: int) -> Cycled:
-        """The tokens after `anchor`. Both caches hold every row before `position`, and afterwards those of all tokens but the last.
+        """The tokens after `anchor`. Both caches hold every row before `position`, and afterwards those of all tokens
+        but the last.
 
-        The device may already be in the next cycles, of the same width, when this returns, or through them. Where the next call does not continue this
-        one, that work is thrown away; where it does but asks for another width, it gets what is under way first, and its own after that.
+        The device may already be in the next cycles, of the same width, when this returns, or through them. Where the
+        next call does not continue this one, that work is thrown away; where it does but asks for another width, it
+        gets what is under way first, and its own after that.
         """
         if width not in self.widths:
-            raise UsageError(f"a cycle of {width} rows", why=f"the device has those of {', '.join(map(str, self.widths))}", fix="choose one of them")
+            raise UsageError(
+                f"a cycle of {width} rows",
+                why=f"the device has those of {', '.join(map(str, self.widths))}",
+                fix="choose one of them",
+            )
         _check_fits(position, width, self.context)
         return self._run_impl(anchor, position, width)
 
@@ -252,5 +293,7 @@ class Engines:
 def _check_fits(position: int, rows: int, context: int) -> None:
     if position < 0 or position + rows > context:
         raise LengthError(
-            f"rows {position} to {position + rows} do not fit the cache", why=f"it holds {context}", fix="build the bundle with a larger --max-context"
+            f"rows {position} to {position + rows} do not fit the cache",
+            why=f"it holds {context}",
+            fix="build the bundle with a larger --max-context",
         )

@@ -32,7 +32,12 @@ class DFlashError(Exception):
         super().__init__(what)
 
     def __str__(self) -> str:
-        parts = [self.what, self.where and f"  where: {self.where}", self.why and f"  why: {self.why}", self.fix and f"  fix: {self.fix}"]
+        parts = [
+            self.what,
+            self.where and f"  where: {self.where}",
+            self.why and f"  why: {self.why}",
+            self.fix and f"  fix: {self.fix}",
+        ]
         return "\n".join(part for part in parts if part)
 
     def as_dict(self) -> dict[str, object]:

@@ -21,15 +21,28 @@ _MOST_CYCLES = 256
 """of one launch: nobody sees a token before its end"""
 
 
-def load_session(path: str | Path, *, provider: str, threads: int | None, verify: Verify, device_loop: int | None = None) -> Session:
+def load_session(
+    path: str | Path, *, provider: str, threads: int | None, verify: Verify, device_loop: int | None = None
+) -> Session:
     """See `dflash_compile.runtime.load`."""
     if threads is not None and (not isinstance(threads, int) or not 1 <= threads <= _MOST_THREADS):
-        raise UsageError(f"threads={threads!r}", why=f"it takes a whole number from 1 to {_MOST_THREADS}", fix="leave it out to use every core")
+        raise UsageError(
+            f"threads={threads!r}",
+            why=f"it takes a whole number from 1 to {_MOST_THREADS}",
+            fix="leave it out to use every core",
+        )
     if device_loop is not None and (not isinstance(device_loop, int) or not 2 <= device_loop <= _MOST_CYCLES):
-        raise UsageError(f"device_loop={device_loop!r}", why=f"it takes a whole number of cycles from 2 to {_MOST_CYCLES}", fix="leave it out for one")
+        raise UsageError(
+            f"device_loop={device_loop!r}",
+            why=f"it takes a whole number of cycles from 2 to {_MOST_CYCLES}",
+            fix="leave it out for one",
+        )
     cache = cache_folder()
     bundle = open_bundle(path, verify=verify, cache=cache)
-    backend, options = find_backend(bundle.manifest.requires.backend), EngineOptions(provider, threads, cache, device_loop)
+    backend, options = (
+        find_backend(bundle.manifest.requires.backend),
+        EngineOptions(provider, threads, cache, device_loop),
+    )
     # A back-end's library works outside the interpreter most of the time, and the tokenizer inside it.
     with ThreadPoolExecutor(1) as pool:
         opening = pool.submit(backend.open_engines, bundle, options)
@@ -54,4 +67,9 @@ def _template_note(manifest: Manifest) -> tuple[str, ...]:
     trained, own = manifest.pairing.template_sha256, manifest.text.template_sha256
     if trained is None or trained == own:
         return ()
-    return ("The drafter was trained with another chat template than this bundle's: the text is right, but fewer proposals will be accepted.",)
+    return (
+        (
+            "The drafter was trained with another chat template than this bundle's: the text is right, but fewer"
+            " proposals will be accepted."
+        ),
+    )

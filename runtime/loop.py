@@ -1,6 +1,7 @@
 """The greedy draft–verify loop: token ids in, token ids out. Knows nothing of text, files or back-ends.
 
-With no drafter and no look-up the same verify calls run one token at a time: the baseline, and the reference that all else must equal token for token.
+With no drafter and no look-up the same verify calls run one token at a time: the baseline, and the reference that all
+else must equal token for token.
 """
 
 from __future__ import annotations
@@ -37,11 +38,14 @@ class Limits:
 def plan_limits(prompt: int, target: TargetEngine, max_new_tokens: int | None, eos_ids: Sequence[int]) -> Limits:
     """The limits of an answer to `prompt` tokens, asked for at most `max_new_tokens`.
 
-    The last token needs no row of its own, but every call needs `exact_width` rows: the cache allows context - prompt - exact_width + 2 tokens, and
-    always the one that prefill chooses. Raises `LengthError` where the prompt alone does not fit, `UsageError` where nothing is asked.
+    The last token needs no row of its own, but every call needs `exact_width` rows: the cache allows context - prompt -
+    exact_width + 2 tokens, and always the one that prefill chooses. Raises `LengthError` where the prompt alone does
+    not fit, `UsageError` where nothing is asked.
     """
     if prompt < 1:
-        raise UsageError("the prompt is empty", why="a model continues text: it needs at least one token", fix="give a prompt")
+        raise UsageError(
+            "the prompt is empty", why="a model continues text: it needs at least one token", fix="give a prompt"
+        )
     if max_new_tokens is not None and (not isinstance(max_new_tokens, int) or max_new_tokens < 1):
         raise UsageError(f"max_new_tokens={max_new_tokens!r}", fix="ask for a whole number of tokens, at least one")
     if prompt > target.context:
@@ -68,8 +72,9 @@ def run(
 ) -> Generator[int, None, None]:
     """Token ids of the answer, as they are known; `controller` chooses each cycle.
 
-    `cycle` does those that draft at one of its widths, if given; `lookup`, a new one, guesses where the drafter does not;
-    `embeds` take the place of embedded tokens of the prompt. What the answer did is in `record`, which is up to date at every yield.
+    `cycle` does those that draft at one of its widths, if given; `lookup`, a new one, guesses where the drafter does
+    not; `embeds` take the place of embedded tokens of the prompt. What the answer did is in `record`, which is up to
+    date at every yield.
     """
     started = record.clock()
     if cycle is not None:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 class Session:
     """Engines, text and the statistics of the last request. Make one with `dflash_compile.runtime.load`.
 
-    Requests share nothing but the memory they run in: every one starts at position 0 and reads no row it has not written. A context manager.
+    Requests share nothing but the memory they run in: every one starts at position 0 and reads no row it has not
+    written. A context manager.
     """
 
     def __init__(self, manifest: Manifest, engines: Engines, text: Text, notes: Sequence[str] = ()) -> None:
@@ -55,21 +56,27 @@ class Session:
     ) -> Generator[str, None, None]:
         """The answer to `prompt`, in pieces of whole characters as they become certain.
 
-        `prompt` is text (one user message, unless `raw`), messages, or token ids. The answer ends at end of sequence, before the first of `stop`, after
-        `max_new_tokens`, or where the bundle's context is full; `statistics.finish` says which. `on_token` gets every id as it is known. `draft=False`
-        is plain decoding, with the same result. How wide a block is, and whether drafting pays at all, is decided as the answer goes, from what cycles
-        cost on this machine and how often proposals stand; `block` fixes the width instead, at most what the drafter was built for. Where the text
-        repeats itself, what came next the last time is verified in place of the drafter's proposals when that promises more; `lookup=False` leaves
-        that out, and `lookup=True` does it with `draft=False` too. `inputs_embeds` are for the targets of multimodal checkpoints: (start, rows) pairs,
-        rows float32 [n, hidden], which take the place of n placeholder tokens of a prompt of ids, from its `start`-th on, as transformers'
-        `inputs_embeds` do: behind the scale or norm that the model gives its embeddings. `chat_template_kwargs` are what the chat template reads beside
-        the messages, `enable_thinking` or `tools` for example; where a chat asks for thinking and the drafter was trained without it, or the other way
-        round, `notes` says so.
-        Raises `UsageError`, `LengthError` and, for a bundle that takes no `inputs_embeds`, `IncompatibleError` at once, before the first piece is asked
-        for.
+        `prompt` is text (one user message, unless `raw`), messages, or token ids. The answer ends at end of sequence,
+        before the first of `stop`, after `max_new_tokens`, or where the bundle's context is full; `statistics.finish`
+        says which. `on_token` gets every id as it is known. `draft=False` is plain decoding, with the same result. How
+        wide a block is, and whether drafting pays at all, is decided as the answer goes, from what cycles cost on this
+        machine and how often proposals stand; `block` fixes the width instead, at most what the drafter was built for.
+        Where the text repeats itself, what came next the last time is verified in place of the drafter's proposals when
+        that promises more; `lookup=False` leaves that out, and `lookup=True` does it with `draft=False` too.
+        `inputs_embeds` are for the targets of multimodal checkpoints: (start, rows) pairs, rows float32 [n, hidden],
+        which take the place of n placeholder tokens of a prompt of ids, from its `start`-th on, as transformers'
+        `inputs_embeds` do: behind the scale or norm that the model gives its embeddings. `chat_template_kwargs` are
+        what the chat template reads beside the messages, `enable_thinking` or `tools` for example; where a chat asks
+        for thinking and the drafter was trained without it, or the other way round, `notes` says so. Raises
+        `UsageError`, `LengthError` and, for a bundle that takes no `inputs_embeds`, `IncompatibleError` at once, before
+        the first piece is asked for.
         """
-        filtered = StopFilter(list(stop) if isinstance(stop, Iterable) and not isinstance(stop, str | bytes) else [stop])
-        tokens, record = self._request(prompt, max_new_tokens, raw, draft, block, lookup, inputs_embeds, chat_template_kwargs)
+        filtered = StopFilter(
+            list(stop) if isinstance(stop, Iterable) and not isinstance(stop, str | bytes) else [stop]
+        )
+        tokens, record = self._request(
+            prompt, max_new_tokens, raw, draft, block, lookup, inputs_embeds, chat_template_kwargs
+        )
         return self._pieces(tokens, record, filtered, on_token)
 
     def tokens(
@@ -89,7 +96,9 @@ class Session:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is unusual about this bundle, this machine or the chats asked for so far, in sentences for the user, each once."""
+        """What is unusual about this bundle, this machine or the chats asked for so far, in sentences for the user,
+        each once.
+        """
         return self._notes if self._text.note is None else (*self._notes, self._text.note)
 
     @property
@@ -113,7 +122,9 @@ class Session:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def _request(
@@ -130,19 +141,36 @@ class Session:
         """The running answer in ids, everything that can be wrong with the request checked."""
         widest = self.manifest.pairing.block
         if block is not None and (not isinstance(block, int) or not 2 <= block <= widest):
-            raise UsageError(f"block={block!r}", why=f"the drafter was built for blocks of 2 to {widest} rows", fix="choose one of those, or leave it out")
+            raise UsageError(
+                f"block={block!r}",
+                why=f"the drafter was built for blocks of 2 to {widest} rows",
+                fix="choose one of those, or leave it out",
+            )
         if block is not None and lookup:
-            raise UsageError("lookup=True with a fixed block", why="the drafter fills every block then", fix="leave out one of the two")
+            raise UsageError(
+                "lookup=True with a fixed block",
+                why="the drafter fills every block then",
+                fix="leave out one of the two",
+            )
         ids = self._text.encode(prompt, raw=raw, variables=variables)
         limits = plan_limits(len(ids), self._open().target, max_new_tokens, self.manifest.text.eos_ids)
         embeds = check_embeds(inputs_embeds, len(ids), self._open().target.embeds)
         if embeds and (isinstance(prompt, str) or any(isinstance(item, Mapping) for item in prompt)):
-            raise UsageError("inputs_embeds with a prompt that is text", why="they belong to tokens by number", fix="give the prompt as token ids")
+            raise UsageError(
+                "inputs_embeds with a prompt that is text",
+                why="they belong to tokens by number",
+                fix="give the prompt as token ids",
+            )
         record = Recorder(widest)
-        controller: Controller = FixedWidth(block) if block is not None else self._adaptive if draft else self._undrafted
-        # Between cycles that a device does alone a look-up would make it wait: nobody has measured yet whether that pays.
+        controller: Controller = (
+            FixedWidth(block) if block is not None else self._adaptive if draft else self._undrafted
+        )
+        # Between cycles that a device does alone a look-up would make it wait: nobody has measured yet whether that
+        # pays.
         looks_up = draft and block is None and self._open().cycle is None if lookup is None else lookup
-        return self._ids(ids, limits, draft, controller, record, Lookup(widest - 1) if looks_up else None, embeds), record
+        return self._ids(
+            ids, limits, draft, controller, record, Lookup(widest - 1) if looks_up else None, embeds
+        ), record
 
     def _ids(
         self,
@@ -164,12 +192,26 @@ class Session:
             engines = self._open()
             self._record = record
             controller.begin()
-            yield from run(engines.target, engines.drafter if draft else None, prompt, limits, controller, record, engines.cycle, lookup, embeds)
+            yield from run(
+                engines.target,
+                engines.drafter if draft else None,
+                prompt,
+                limits,
+                controller,
+                record,
+                engines.cycle,
+                lookup,
+                embeds,
+            )
         finally:
             self._busy.release()
 
     def _pieces(
-        self, tokens: Generator[int, None, None], record: Recorder, stops: StopFilter, on_token: Callable[[int], None] | None
+        self,
+        tokens: Generator[int, None, None],
+        record: Recorder,
+        stops: StopFilter,
+        on_token: Callable[[int], None] | None,
     ) -> Generator[str, None, None]:
         stream, eos_ids = self._text.stream(), frozenset(self.manifest.text.eos_ids)
         with closing(tokens):

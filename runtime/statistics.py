@@ -21,7 +21,8 @@ class Statistics:
     cycles: int
     """calls that verified a block, drafted or looked up, or decoded plainly"""
     offered_at: tuple[int, ...]
-    """cycles that verified a drafted proposal at slot i of the block, i = 0 right after the anchor; what was looked up does not count here"""
+    """cycles that verified a drafted proposal at slot i of the block, i = 0 right after the anchor; what was looked up
+    does not count here"""
     accepted_at: tuple[int, ...]
     """cycles in which the proposal at slot i was accepted"""
     prefill_seconds: float
@@ -47,7 +48,8 @@ class Statistics:
     def tau(self) -> float:
         """Tokens per drafted cycle: accepted proposals and the bonus, cut where the answer ends. 0 where none drafted.
 
-        Of what was verified: proposals that the drafter was not sure of may have been left out. A fixed block verifies all.
+        Of what was verified: proposals that the drafter was not sure of may have been left out. A fixed block verifies
+        all.
         """
         return max(self.tokens - 1 - self.undrafted_tokens, 0) / self.drafted if self.drafted else 0.0
 
@@ -76,7 +78,9 @@ class Recorder:
     """Counts one request. Belongs to the loop; others read `snapshot`."""
 
     def __init__(self, block: int, clock: Callable[[], float] = perf_counter) -> None:
-        """`block` is the most rows of a block; `clock` gives seconds from any start, and is the only one that the loop reads."""
+        """`block` is the most rows of a block; `clock` gives seconds from any start, and is the only one that the loop
+        reads.
+        """
         self.clock = clock
         self.prompt_tokens = self.tokens = self.cycles = 0
         self._drafted = True

@@ -23,19 +23,23 @@ Prompt = str | Sequence[Message] | Sequence[int]
 class Text:
     """The text side of a bundle."""
 
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None, vocab: int, thinking: ThinkingRecord | None = None) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, template: ChatTemplate | None, vocab: int, thinking: ThinkingRecord | None = None
+    ) -> None:
         self._tokenizer, self._template, self._vocab, self._thinking = tokenizer, template, vocab, thinking
         self.note: str | None = None
-        """what is unusual about the first chat that was not asked for as the drafter was trained, in a sentence for the user"""
+        """what is unusual about the first chat that was not asked for as the drafter was trained, in a sentence for the
+        user"""
 
     def encode(self, prompt: Prompt, *, raw: bool, variables: Mapping[str, Any] | None = None) -> list[int]:
         """Token ids of `prompt`.
 
-        Text is one user message unless `raw`, or the bundle has no chat template: then it is continued as it stands. Ids are taken as they are.
-        `variables` are for the chat template.
+        Text is one user message unless `raw`, or the bundle has no chat template: then it is continued as it stands.
+        Ids are taken as they are. `variables` are for the chat template.
 
-        Raises `UsageError` for anything else, for messages or variables the template refuses or cannot take, for variables where none is used, for ids
-        outside the vocabulary, and for text that is no Unicode; `BundleError` where a chat is asked for and the template cannot be read.
+        Raises `UsageError` for anything else, for messages or variables the template refuses or cannot take, for
+        variables where none is used, for ids outside the vocabulary, and for text that is no Unicode; `BundleError`
+        where a chat is asked for and the template cannot be read.
         """
         if isinstance(prompt, str):
             if raw or self._template is None:
@@ -60,7 +64,11 @@ class Text:
 
     def _chat(self, messages: Sequence[Message], variables: Mapping[str, Any] | None) -> list[int]:
         if self._template is None:
-            raise UsageError("the bundle has no chat template", why="its target was not trained for chat", fix="give plain text with raw=True")
+            raise UsageError(
+                "the bundle has no chat template",
+                why="its target was not trained for chat",
+                fix="give plain text with raw=True",
+            )
         # The template writes the special tokens itself.
         ids = self._ids(self._template.render(messages, variables), special=False)
         self.note = self.note or thinking_note(self._thinking, variables)
@@ -85,7 +93,11 @@ class Text:
 
 def _refuse(variables: Mapping[str, Any] | None) -> None:
     if variables:
-        raise UsageError("chat_template_kwargs without a chat", why="raw text and token ids go through no template", fix="leave them out, or give messages")
+        raise UsageError(
+            "chat_template_kwargs without a chat",
+            why="raw text and token ids go through no template",
+            fix="leave them out, or give messages",
+        )
 
 
 def _items(prompt: Prompt) -> list[object]:
@@ -96,7 +108,10 @@ def _items(prompt: Prompt) -> list[object]:
 
 
 def _no_prompt(prompt: object) -> UsageError:
-    return UsageError(f"a prompt cannot be {prompt!r:.60}", fix="give text, a list of messages ({'role': …, 'content': …}), or a list of token ids")
+    return UsageError(
+        f"a prompt cannot be {prompt!r:.60}",
+        fix="give text, a list of messages ({'role': …, 'content': …}), or a list of token ids",
+    )
 
 
 class Detokenizer:
@@ -121,14 +136,21 @@ def open_text(bundle: Bundle) -> Text:
     if record.chat_template is None:
         return Text(tokenizer, None, vocab)
     source = bundle.file(record.chat_template).read_text(encoding="utf-8")
-    return Text(tokenizer, ChatTemplate(source, bos_token=record.bos_token, eos_token=record.eos_token), vocab, bundle.manifest.pairing.thinking)
+    return Text(
+        tokenizer,
+        ChatTemplate(source, bos_token=record.bos_token, eos_token=record.eos_token),
+        vocab,
+        bundle.manifest.pairing.thinking,
+    )
 
 
 def _tokenizer(file: Path, vocab: int) -> Tokenizer:
     try:
         tokenizer = Tokenizer.from_buffer(file.read_bytes())
     except Exception as fault:  # the library raises nothing narrower
-        raise BundleError("the tokenizer cannot be read", where=str(file), why=str(fault), fix="build the bundle again") from fault
+        raise BundleError(
+            "the tokenizer cannot be read", where=str(file), why=str(fault), fix="build the bundle again"
+        ) from fault
     # Files saved while training often carry both; here they would cut prompts short, or fill them up, without a word.
     tokenizer.no_truncation()
     tokenizer.no_padding()

@@ -1,4 +1,6 @@
-"""Bundles of tiny pairs for Apple's runtimes, built once for each test process, and Core ML played by the evaluator of saved packages."""
+"""Bundles of tiny pairs for Apple's runtimes, built once for each test process, and Core ML played by the evaluator of
+saved packages.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +28,28 @@ DEEP_LAYERS, DEEP_TAPS = 4, (1, 0)
 def write_pair(folder: Path, family: str) -> tuple[Path, Path]:
     """A target of two layers and a drafter of one, or of `DEEP_LAYERS` and two."""
     deep = family.startswith(DEEP)
-    target = models.write_target(folder / "target", family.removeprefix(DEEP), num_hidden_layers=DEEP_LAYERS if deep else 2)
-    return target, models.write_drafter(folder / "drafter", target, layers=2 if deep else 1, block=BLOCK, taps=DEEP_TAPS if deep else (0,))
+    target = models.write_target(
+        folder / "target", family.removeprefix(DEEP), num_hidden_layers=DEEP_LAYERS if deep else 2
+    )
+    return target, models.write_drafter(
+        folder / "drafter", target, layers=2 if deep else 1, block=BLOCK, taps=DEEP_TAPS if deep else (0,)
+    )
 
 
 def built(place: Path, family: str, backend: str, precision: str, policy: str | None, limit: str | None) -> Path:
-    """The bundle `place` of `write_pair`'s pair beside it, which is written where it is missing. Heads are split, as large ones are."""
+    """The bundle `place` of `write_pair`'s pair beside it, which is written where it is missing.
+
+    Heads are split, as large ones are.
+    """
     from dflash_compile.compile.coreml import chunks, ops
 
     pair = (place.parent / "target", place.parent / "drafter")
     if not pair[0].is_dir():
         write_pair(place.parent, family)
     with patch.object(ops, "WIDEST", 128), patch.object(chunks, "LIMIT_BYTES", int(limit or chunks.LIMIT_BYTES)):
-        return build(*pair, place, BuildOptions(backend=backend, precision=precision, cache_policy=policy, context=CONTEXT))
+        return build(
+            *pair, place, BuildOptions(backend=backend, precision=precision, cache_policy=policy, context=CONTEXT)
+        )
 
 
 class Compiled:
@@ -67,14 +78,18 @@ class Library:
         self.compiled: list[str] = []
         self.ComputeUnit = SimpleNamespace(CPU_AND_GPU="CPU_AND_GPU", CPU_AND_NE="CPU_AND_NE")
         proxy = SimpleNamespace(_MLModelProxy=object())
-        self.models = SimpleNamespace(model=proxy, CompiledMLModel=Compiled, utils=SimpleNamespace(compile_model=self.compile))
+        self.models = SimpleNamespace(
+            model=proxy, CompiledMLModel=Compiled, utils=SimpleNamespace(compile_model=self.compile)
+        )
 
     def compile(self, package: str, place: str) -> None:
         self.compiled.append(package)
         shutil.copytree(package, place)
 
 
-def bundle_once(root: Path, family: str, backend: str, precision: str, policy: str | None = None, limit: str | None = None) -> Path:
+def bundle_once(
+    root: Path, family: str, backend: str, precision: str, policy: str | None = None, limit: str | None = None
+) -> Path:
     """`built`, with packages of at most `limit` bytes, once for everybody who has the folder `root`.
 
     Test processes that run side by side wait for the one that builds.

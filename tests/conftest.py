@@ -12,7 +12,9 @@ import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
-os.environ["DFLASH_COMPILE_CACHE"] = "off"  # nothing of the user's is read or written; tests of the cache have one of their own
+os.environ["DFLASH_COMPILE_CACHE"] = (
+    "off"  # nothing of the user's is read or written; tests of the cache have one of their own
+)
 
 # Started by `nohup` or in a script's background, tests inherit ignored signals and would pass them on to the programs
 # they interrupt. A handler does not outlive exec, so those start with the system's default again.
@@ -24,10 +26,11 @@ for _name, _handler in (("SIGINT", signal.default_int_handler), ("SIGHUP", lambd
 
 @pytest.fixture(scope="session")
 def apple_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """`apple_bundle("llama", "coreml", "fp16")`, with "ane-io" behind it or not → a tiny bundle, which no test may change.
+    """`apple_bundle("llama", "coreml", "fp16")`, with "ane-io" behind it or not → a tiny bundle, which no test may
+    change.
 
-    "deep-llama" is a pair of more layers, and a number behind "ane-io" the most bytes of a package, which it is cut into then.
-    Every process of one test run has the same.
+    "deep-llama" is a pair of more layers, and a number behind "ane-io" the most bytes of a package, which it is cut
+    into then. Every process of one test run has the same.
     """
     base = tmp_path_factory.getbasetemp()
     root = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "apple"

@@ -22,7 +22,9 @@ Array = np.ndarray[Any, Any]
 
 def lowered(traced: Sequence[Traced], precision: str, arch: str) -> tuple[Engine, ...]:
     """Every graph of a pair as it is compiled for one architecture."""
-    return lower_all(traced, BuildOptions(backend="tensorrt", precision=precision, arch=(arch,)), architectures_of([arch]))
+    return lower_all(
+        traced, BuildOptions(backend="tensorrt", precision=precision, arch=(arch,)), architectures_of([arch])
+    )
 
 
 class Emitted:
@@ -35,16 +37,23 @@ class Emitted:
         for engine in engines:
             assert lint(engine.lowered.model, free=len(engine.widths) > 1) == []
             path = bind(engine.lowered, models.sources, folder, f"{engine.title}.onnx")
-            self.sessions[engine.signature.role, engine.rows] = onnxruntime.InferenceSession(path, quiet(), providers=["CPUExecutionProvider"])
+            self.sessions[engine.signature.role, engine.rows] = onnxruntime.InferenceSession(
+                path, quiet(), providers=["CPUExecutionProvider"]
+            )
             ports = {port.name: port for port in engine.signature.inputs}
-            self.caches.setdefault(engine.owner, {name: np.full(ports[name].shape, 7, ports[name].dtype) for name, _ in engine.signature.caches})
+            self.caches.setdefault(
+                engine.owner,
+                {name: np.full(ports[name].shape, 7, ports[name].dtype) for name, _ in engine.signature.caches},
+            )
         self.block = models.block
         self.position = 0
 
     def run(self, owner: str, role: str, rows: int, **feeds: Array) -> dict[str, Array]:
         """One graph; its caches move on."""
         session, signature, caches = self.sessions[role, rows], self.signatures[role, rows], self.caches[owner]
-        found = dict(zip([port.name for port in signature.outputs], session.run(None, {**feeds, **caches}), strict=True))
+        found = dict(
+            zip([port.name for port in signature.outputs], session.run(None, {**feeds, **caches}), strict=True)
+        )
         self.caches[owner] = {name: found[updated] for name, updated in signature.caches}
         return found
 

@@ -1,4 +1,6 @@
-"""Every form a graph takes, behind one call: the torch module, the portable graph in two runtimes, the ONNX Runtime graph."""
+"""Every form a graph takes, behind one call: the torch module, the portable graph in two runtimes, the ONNX Runtime
+graph.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,9 @@ def _rings(signature: Signature, context: int) -> list[int]:
 
 
 @contextmanager
-def torch_target(checkpoint: TargetCheckpoint, signature: Signature, taps: tuple[int, ...], context: int, sparse: bool = False) -> Iterator[Call]:
+def torch_target(
+    checkpoint: TargetCheckpoint, signature: Signature, taps: tuple[int, ...], context: int, sparse: bool = False
+) -> Iterator[Call]:
     """The module that is traced, run eagerly with real weights."""
     model = load_target(checkpoint)
     tables = rotary_tables(type(model.get_decoder().rotary_emb), checkpoint.config, context)
@@ -105,12 +109,16 @@ def torch_target(checkpoint: TargetCheckpoint, signature: Signature, taps: tuple
 def draft_module(checkpoint: DrafterCheckpoint, width: int) -> DflashV1:
     """The drafter with its weights; `width` is that of the concatenated taps."""
     model = module_of(checkpoint.spec, width, checkpoint.spec.vocab or 0).eval()
-    model.load_state_dict({name: checkpoint.read(name).float() for name in checkpoint.tensors.shapes() if name not in (HEAD, EMBEDDING)})
+    model.load_state_dict(
+        {name: checkpoint.read(name).float() for name in checkpoint.tensors.shapes() if name not in (HEAD, EMBEDDING)}
+    )
     return model
 
 
 def draft_head(drafter: DrafterCheckpoint, target: TargetCheckpoint) -> torch.Tensor:
-    """The head that drafts: the drafter's own, or the target's whole, or its rows for the tokens that can be proposed."""
+    """The head that drafts: the drafter's own, or the target's whole, or its rows for the tokens that can be
+    proposed.
+    """
     if HEAD in drafter.tensors.shapes():
         return drafter.read(HEAD).float()
     whole = target.read(target_weight(target.spec, HEAD).tensor).float()
@@ -118,7 +126,9 @@ def draft_head(drafter: DrafterCheckpoint, target: TargetCheckpoint) -> torch.Te
 
 
 @contextmanager
-def torch_drafter(drafter: DrafterCheckpoint, target: TargetCheckpoint, signatures: Mapping[str, Signature], context: int) -> Iterator[dict[str, Call]]:
+def torch_drafter(
+    drafter: DrafterCheckpoint, target: TargetCheckpoint, signatures: Mapping[str, Signature], context: int
+) -> Iterator[dict[str, Call]]:
     """inject and draft, run eagerly."""
     model = draft_module(drafter, len(drafter.spec.taps) * target.spec.hidden)
     tables = RotaryTables(*drafter_tables(drafter.spec, context))

@@ -33,7 +33,8 @@ def write_gguf(
 ) -> Path:
     """`target_dir` as one GGUF file, matrices stored as `kind`, norms and biases as `vectors`.
 
-    `extra` adds metadata (int, float, str or bool) after the usual keys, replacing any of them; `skip` leaves keys or tensors out.
+    `extra` adds metadata (int, float, str or bool) after the usual keys, replacing any of them; `skip` leaves keys or
+    tensors out.
     """
     config = AutoConfig.from_pretrained(target_dir)
     values = {key: value for key, value in (_metadata(config) | dict(extra or {})).items() if key not in skip}
@@ -65,11 +66,19 @@ def _metadata(config: Any) -> dict[str, Any]:
         "vocab_size": config.vocab_size,
     }
     tokens = {"bos": config.bos_token_id, "eos": config.eos_token_id, "padding": config.pad_token_id}
-    return {f"{config.model_type}.{key}": value for key, value in own.items()} | {f"tokenizer.ggml.{role}_token_id": value for role, value in tokens.items()}
+    return {f"{config.model_type}.{key}": value for key, value in own.items()} | {
+        f"tokenizer.ggml.{role}_token_id": value for role, value in tokens.items()
+    }
 
 
 def _add(writer: GGUFWriter, key: str, value: Any) -> None:
-    add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string, list: writer.add_array}
+    add = {
+        bool: writer.add_bool,
+        int: writer.add_uint32,
+        float: writer.add_float32,
+        str: writer.add_string,
+        list: writer.add_array,
+    }
     add[type(value)](key, value)
 
 
@@ -86,7 +95,9 @@ def _add_tokenizer(writer: GGUFWriter, target_dir: Path, pre: str, model: str, s
     writer.add_chat_template((target_dir / "chat_template.jinja").read_text())
 
 
-def _add_tensors(writer: GGUFWriter, target_dir: Path, config: Any, kinds: Mapping[int, Kind], skip: tuple[str, ...]) -> None:
+def _add_tensors(
+    writer: GGUFWriter, target_dir: Path, config: Any, kinds: Mapping[int, Kind], skip: tuple[str, ...]
+) -> None:
     model = AutoModelForCausalLM.from_pretrained(target_dir)
     table = get_tensor_name_map(ARCHITECTURES[config.model_type], config.num_hidden_layers)
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
@@ -105,13 +116,28 @@ def _add_tensors(writer: GGUFWriter, target_dir: Path, config: Any, kinds: Mappi
             writer.add_tensor(place, quantize(np.ascontiguousarray(array), kind), raw_dtype=kind)
 
 
-def write_gguf_drafter(path: Path, drafter: Path, kind: Kind = Kind.F32, arch: str = "dflash", extra: Mapping[str, Any] | None = None) -> Path:
+def write_gguf_drafter(
+    path: Path, drafter: Path, kind: Kind = Kind.F32, arch: str = "dflash", extra: Mapping[str, Any] | None = None
+) -> Path:
     """A z-lab drafter as llama.cpp's converter writes it: taps counted by what enters a layer."""
     config = json.loads((drafter / "config.json").read_text())
-    names = {"block_count": "num_hidden_layers", "embedding_length": "hidden_size", "feed_forward_length": "intermediate_size", "block_size": "block_size"}
-    names |= {"attention.head_count": "num_attention_heads", "attention.head_count_kv": "num_key_value_heads", "context_length": "max_position_embeddings"}
+    names = {
+        "block_count": "num_hidden_layers",
+        "embedding_length": "hidden_size",
+        "feed_forward_length": "intermediate_size",
+        "block_size": "block_size",
+    }
+    names |= {
+        "attention.head_count": "num_attention_heads",
+        "attention.head_count_kv": "num_key_value_heads",
+        "context_length": "max_position_embeddings",
+    }
     values: dict[str, Any] = {key: config[name] for key, name in names.items()}
-    values |= {"attention.key_length": config["head_dim"], "attention.layer_norm_rms_epsilon": config["rms_norm_eps"], "rope.freq_base": config["rope_theta"]}
+    values |= {
+        "attention.key_length": config["head_dim"],
+        "attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
+        "rope.freq_base": config["rope_theta"],
+    }
     values |= {"target_layers": [tap + 1 for tap in config["dflash_config"]["target_layer_ids"]], **(extra or {})}
     writer = GGUFWriter(path, arch)
     writer.add_file_type(LlamaFileType.ALL_F32)
@@ -121,7 +147,11 @@ def write_gguf_drafter(path: Path, drafter: Path, kind: Kind = Kind.F32, arch: s
             add[type(value)](f"{arch}.{key}", value)
     writer.add_uint32("tokenizer.ggml.mask_token_id", config["dflash_config"]["mask_token_id"])
     for name, weight in load_file(drafter / "model.safetensors").items():
-        stored = {"fc.weight": name, "hidden_norm.weight": "enc.output_norm.weight", "norm.weight": "output_norm.weight"}.get(name)
+        stored = {
+            "fc.weight": name,
+            "hidden_norm.weight": "enc.output_norm.weight",
+            "norm.weight": "output_norm.weight",
+        }.get(name)
         if stored is None:
             _, layer, part = name.split(".", 2)
             stored = f"blk.{layer}.{IN_LAYER[part.removesuffix('.weight')][0]}.weight"

@@ -1,4 +1,5 @@
-"""Tiny random checkpoints on disk: a target of any family with a real byte-level tokenizer, and drafters that fit it, z-lab v1 or speculators.
+"""Tiny random checkpoints on disk: a target of any family with a real byte-level tokenizer, and drafters that fit it,
+z-lab v1 or speculators.
 
 Written with transformers and safetensors alone, so that tests of our own readers and writers do not test themselves.
 """
@@ -41,13 +42,21 @@ def write_tokenizer(folder: Path, vocab: int = VOCAB) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab, special_tokens=list(SPECIAL), initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False
+        vocab_size=vocab,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
     )
     tokenizer.train_from_iterator(_CORPUS, trainer)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
-    words = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": SPECIAL[IM_START], "eos_token": SPECIAL[IM_END], "pad_token": SPECIAL[ENDOFTEXT]}
+    words = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": SPECIAL[IM_START],
+        "eos_token": SPECIAL[IM_END],
+        "pad_token": SPECIAL[ENDOFTEXT],
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(words))
 
 
@@ -62,20 +71,33 @@ VISION: dict[str, dict[str, Any]] = {
     },
     "muse_spark": {
         "vision_config": {"pos_emb_height": 4, "pos_emb_width": 4, **_TOWER},
-        "audio_config": {"patch_sizes": [4, 4], "hidden_sizes": [8, 16], "depths": [1, 1], "num_hidden_layers": 2, "out_hidden_size": 64},
+        "audio_config": {
+            "patch_sizes": [4, 4],
+            "hidden_sizes": [8, 16],
+            "depths": [1, 1],
+            "num_hidden_layers": 2,
+            "out_hidden_size": 64,
+        },
         "out_hidden_size": 64,
         "projector_hidden_size": 16,
         "image_token_id": VOCAB - 1,
         "video_token_id": VOCAB - 2,
         "audio_token_id": VOCAB - 3,
     },
-    "gemma3": {"vision_config": {"image_size": 28, "patch_size": 14, **_TOWER}, "mm_tokens_per_image": 4, "image_token_index": VOCAB - 1},
+    "gemma3": {
+        "vision_config": {"image_size": 28, "patch_size": 14, **_TOWER},
+        "mm_tokens_per_image": 4,
+        "image_token_index": VOCAB - 1,
+    },
 }
 """families of multimodal checkpoints, and the rest of their configuration beside the text's"""
 
 
 def target_config(family: str = "llama", **overrides: Any) -> PreTrainedConfig:
-    """4 layers, 64 wide, 4 query and 2 key/value heads of 16. `overrides` are config fields, of the text decoder where there is more."""
+    """4 layers, 64 wide, 4 query and 2 key/value heads of 16.
+
+    `overrides` are config fields, of the text decoder where there is more.
+    """
     fields: dict[str, Any] = {
         "vocab_size": VOCAB,
         "hidden_size": 64,
@@ -108,8 +130,13 @@ def _vary(model: torch.nn.Module) -> None:
                 buffer += 0.3 * torch.randn_like(buffer)
 
 
-def write_target(folder: Path, family: str = "llama", *, seed: int = 0, shard_size: str = "1GB", **overrides: Any) -> Path:
-    """A random target as a transformers directory. `overrides` are config fields; a small `shard_size` ("100KB") shards it."""
+def write_target(
+    folder: Path, family: str = "llama", *, seed: int = 0, shard_size: str = "1GB", **overrides: Any
+) -> Path:
+    """A random target as a transformers directory.
+
+    `overrides` are config fields; a small `shard_size` ("100KB") shards it.
+    """
     torch.manual_seed(seed)
     config = target_config(family, **overrides)
     kind = AutoModelForImageTextToText if family in VISION else AutoModelForCausalLM
@@ -121,7 +148,9 @@ def write_target(folder: Path, family: str = "llama", *, seed: int = 0, shard_si
     return folder
 
 
-def drafter_config(target_dir: Path, *, layers: int, block: int, taps: tuple[int, ...], mask_id: int, **overrides: Any) -> dict[str, Any]:
+def drafter_config(
+    target_dir: Path, *, layers: int, block: int, taps: tuple[int, ...], mask_id: int, **overrides: Any
+) -> dict[str, Any]:
     """The `config.json` of a z-lab v1 drafter for the target in `target_dir`."""
     target = AutoConfig.from_pretrained(target_dir)
     fields: dict[str, Any] = {
@@ -138,7 +167,15 @@ def drafter_config(target_dir: Path, *, layers: int, block: int, taps: tuple[int
         "rms_norm_eps": 1e-6,
         "dtype": "float32",
     }
-    shared = ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings")
+    shared = (
+        "vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "max_position_embeddings",
+    )
     return fields | {name: getattr(target, name) for name in shared} | overrides
 
 
@@ -155,7 +192,11 @@ def drafter_tensors(config: dict[str, Any], seed: int = 0) -> dict[str, torch.Te
     def norm(width: int) -> torch.Tensor:
         return 1 + 0.1 * torch.randn(width, generator=generator)
 
-    tensors = {"fc.weight": matrix(hidden, taps * hidden), "hidden_norm.weight": norm(hidden), "norm.weight": norm(hidden)}
+    tensors = {
+        "fc.weight": matrix(hidden, taps * hidden),
+        "hidden_norm.weight": norm(hidden),
+        "norm.weight": norm(hidden),
+    }
     for index in range(config["num_hidden_layers"]):
         layer = {
             "input_layernorm": norm(hidden),
@@ -173,7 +214,10 @@ def drafter_tensors(config: dict[str, Any], seed: int = 0) -> dict[str, torch.Te
         tensors |= {f"layers.{index}.{name}.weight": value for name, value in layer.items()}
         if config.get("attention_bias"):
             widths = {"q": q, "k": kv, "v": kv, "o": hidden}
-            tensors |= {f"layers.{index}.self_attn.{name}_proj.bias": 0.1 * torch.randn(width, generator=generator) for name, width in widths.items()}
+            tensors |= {
+                f"layers.{index}.self_attn.{name}_proj.bias": 0.1 * torch.randn(width, generator=generator)
+                for name, width in widths.items()
+            }
     return tensors
 
 
@@ -188,7 +232,10 @@ def write_drafter(
     seed: int = 0,
     **overrides: Any,
 ) -> Path:
-    """A random z-lab v1 drafter for the target in `target_dir`. `overrides` are config fields; the weights follow them."""
+    """A random z-lab v1 drafter for the target in `target_dir`.
+
+    `overrides` are config fields; the weights follow them.
+    """
     config = drafter_config(target_dir, layers=layers, block=block, taps=taps, mask_id=mask_id, **overrides)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=1))
@@ -197,24 +244,50 @@ def write_drafter(
 
 
 def write_deepspec(folder: Path, target_dir: Path, **overrides: Any) -> Path:
-    """A random DeepSpec drafter without a Markov head, of a block of 7, for the target in `target_dir`: an embedding and a head of its own."""
+    """A random DeepSpec drafter without a Markov head, of a block of 7, for the target in `target_dir`: an embedding
+    and a head of its own.
+    """
     fields = {"architectures": ["Qwen3DSparkModel"], "mask_token_id": MASK, "markov_rank": 0} | overrides
     write_drafter(folder, target_dir, block=7, taps=(2, 0), **fields)
     config = json.loads((folder / "config.json").read_text())
     config["target_layer_ids"] = config.pop("dflash_config")["target_layer_ids"]
     (folder / "config.json").write_text(json.dumps(config))
     weights, random = load_file(folder / "model.safetensors"), torch.Generator().manual_seed(3)
-    weights |= {name: torch.randn(config["vocab_size"], config["hidden_size"], generator=random) for name in ("embed_tokens.weight", "lm_head.weight")}
+    weights |= {
+        name: torch.randn(config["vocab_size"], config["hidden_size"], generator=random)
+        for name in ("embed_tokens.weight", "lm_head.weight")
+    }
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 
 
-def write_drafter2(folder: Path, target_dir: Path, *, block: int = 6, taps: tuple[int, ...] = (2, 0), seed: int = 0, top_k: int = 5, **overrides: Any) -> Path:
-    """A random z-lab DFlash2 drafter for the target in `target_dir`: two sliding layers, a convolution of two taps, a selector of rank 8."""
-    sliding = {"layer_types": ["sliding_attention"] * 2, "sliding_window": 7, "use_sliding_window": True, "is_causal": False}
+def write_drafter2(
+    folder: Path,
+    target_dir: Path,
+    *,
+    block: int = 6,
+    taps: tuple[int, ...] = (2, 0),
+    seed: int = 0,
+    top_k: int = 5,
+    **overrides: Any,
+) -> Path:
+    """A random z-lab DFlash2 drafter for the target in `target_dir`: two sliding layers, a convolution of two taps, a
+    selector of rank 8.
+    """
+    sliding = {
+        "layer_types": ["sliding_attention"] * 2,
+        "sliding_window": 7,
+        "use_sliding_window": True,
+        "is_causal": False,
+    }
     config = drafter_config(target_dir, layers=2, block=block, taps=taps, mask_id=MASK, **(sliding | overrides))
     config["architectures"] = ["DFlash2DraftModel"]
-    config["dflash_config"] |= {"conv_kernel_size": 2, "conv_group_size": 16, "selector_rank": 8, "selector_top_k": top_k}
+    config["dflash_config"] |= {
+        "conv_kernel_size": 2,
+        "conv_group_size": 16,
+        "selector_rank": 8,
+        "selector_top_k": top_k,
+    }
     config["dflash_config"] |= {"input_embedding_scale": 1.5, "output_multiplier": 0.5, "final_logit_softcapping": 6.0}
     hidden, vocab = config["hidden_size"], config["vocab_size"]
     generator = torch.Generator().manual_seed(seed + 1)
@@ -230,7 +303,9 @@ def write_drafter2(folder: Path, target_dir: Path, *, block: int = 6, taps: tupl
     for layer in range(2):
         for half in ("attention_conv", "mlp_conv"):
             tensors[f"layers.{layer}.{half}.base_kernel"] = random(2, 2, hidden, scale=0.7)
-            tensors[f"layers.{layer}.{half}.kernel_projection.weight"] = random(2 * 2 * hidden // 16, hidden, scale=0.5 * hidden**-0.5)
+            tensors[f"layers.{layer}.{half}.kernel_projection.weight"] = random(
+                2 * 2 * hidden // 16, hidden, scale=0.5 * hidden**-0.5
+            )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -238,16 +313,46 @@ def write_drafter2(folder: Path, target_dir: Path, *, block: int = 6, taps: tupl
 
 
 def write_assistant(
-    folder: Path, target_dir: Path, *, block: int = 6, taps: tuple[int, ...] = (2, 0), layer_types: Sequence[str], seed: int = 0, **overrides: Any
+    folder: Path,
+    target_dir: Path,
+    *,
+    block: int = 6,
+    taps: tuple[int, ...] = (2, 0),
+    layer_types: Sequence[str],
+    seed: int = 0,
+    **overrides: Any,
 ) -> Path:
-    """A random Muse drafter for the Muse target in `target_dir`, saved by transformers' own class. `overrides` are config fields."""
+    """A random Muse drafter for the Muse target in `target_dir`, saved by transformers' own class.
+
+    `overrides` are config fields.
+    """
     torch.manual_seed(seed)
     target = AutoConfig.from_pretrained(target_dir).text_config
-    shared = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings")
+    shared = (
+        "hidden_size",
+        "intermediate_size",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "max_position_embeddings",
+    )
     fields = {name: getattr(target, name) for name in shared}
-    fields |= {"num_hidden_layers": len(layer_types), "layer_types": list(layer_types), "block_size": block, "target_layer_ids": list(taps)}
-    fields |= {"mask_token_id": MASK, "bos_token_id": IM_START, "eos_token_id": IM_END, "pad_token_id": ENDOFTEXT, "initializer_range": 0.15}
-    model = AutoModel.from_config(AutoConfig.for_model("muse_glimmer_assistant", **(fields | overrides)), dtype=torch.float32)
+    fields |= {
+        "num_hidden_layers": len(layer_types),
+        "layer_types": list(layer_types),
+        "block_size": block,
+        "target_layer_ids": list(taps),
+    }
+    fields |= {
+        "mask_token_id": MASK,
+        "bos_token_id": IM_START,
+        "eos_token_id": IM_END,
+        "pad_token_id": ENDOFTEXT,
+        "initializer_range": 0.15,
+    }
+    model = AutoModel.from_config(
+        AutoConfig.for_model("muse_glimmer_assistant", **(fields | overrides)), dtype=torch.float32
+    )
     with torch.no_grad():
         for weight in model.parameters():
             if weight.ndim == 1:
@@ -257,10 +362,25 @@ def write_assistant(
 
 
 def speculators_config(plain: dict[str, Any], draft_vocab: int) -> dict[str, Any]:
-    """The `config.json` that speculators 0.9.0 with transformers 5.24 writes for the drafter of the z-lab config `plain`."""
-    layers = ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings")
+    """The `config.json` that speculators 0.9.0 with transformers 5.24 writes for the drafter of the z-lab config
+    `plain`.
+    """
+    layers = (
+        "vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "max_position_embeddings",
+    )
     layers += ("num_hidden_layers", "hidden_act", "rms_norm_eps", "attention_bias", "layer_types")
-    greedy = {"accept_tolerance": 0.0, "proposal_type": "greedy", "speculative_tokens": plain["block_size"] - 1, "verifier_accept_k": 1}
+    greedy = {
+        "accept_tolerance": 0.0,
+        "proposal_type": "greedy",
+        "speculative_tokens": plain["block_size"] - 1,
+        "verifier_accept_k": 1,
+    }
     return {
         "architectures": ["DFlashDraftModel"],
         "auto_map": {"": "config.DFlashSpeculatorConfig"},
@@ -284,8 +404,18 @@ def speculators_config(plain: dict[str, Any], draft_vocab: int) -> dict[str, Any
         "transformer_layer_config": {name: plain[name] for name in layers}
         | {"model_type": "qwen3", "attention_dropout": 0.0, "max_window_layers": 28}
         | {"use_sliding_window": plain.get("use_sliding_window", False), "sliding_window": plain.get("sliding_window")}
-        | {"rope_parameters": {"rope_theta": plain["rope_theta"], "rope_type": "default"}, "tie_word_embeddings": False, "use_cache": True}
-        | {"transformers_version": "5.24.0", "initializer_range": 0.02, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None},
+        | {
+            "rope_parameters": {"rope_theta": plain["rope_theta"], "rope_type": "default"},
+            "tie_word_embeddings": False,
+            "use_cache": True,
+        }
+        | {
+            "transformers_version": "5.24.0",
+            "initializer_range": 0.02,
+            "bos_token_id": None,
+            "eos_token_id": None,
+            "pad_token_id": None,
+        },
         "transformers_version": "5.24.0",
     }
 
@@ -304,8 +434,8 @@ def write_speculators(
 ) -> Path:
     """A random drafter in the speculators layout that proposes the target's tokens `ids`; `range(VOCAB)` needs no maps.
 
-    `block` counts the rows of a draft: with `sample_from_anchor` all of them propose. With `own_head` its head is random, else it is the target's rows
-    and left out.
+    `block` counts the rows of a draft: with `sample_from_anchor` all of them propose. With `own_head` its head is
+    random, else it is the target's rows and left out.
     """
     plain = drafter_config(target_dir, layers=2, block=block, taps=taps, mask_id=MASK, **overrides)
     vocab, tensors = plain["vocab_size"], drafter_tensors(plain, seed)
@@ -318,7 +448,9 @@ def write_speculators(
         members[list(ids)] = True
         tensors |= {"d2t": torch.tensor([token - row for row, token in enumerate(ids)]), "t2d": members}
         if own_head:
-            tensors["lm_head.weight"] = torch.randn(len(ids), plain["hidden_size"], generator=torch.Generator().manual_seed(seed + 1)) * 0.1
+            tensors["lm_head.weight"] = (
+                torch.randn(len(ids), plain["hidden_size"], generator=torch.Generator().manual_seed(seed + 1)) * 0.1
+            )
         else:
             config["lm_head_from_target"] = True
     folder.mkdir(parents=True, exist_ok=True)

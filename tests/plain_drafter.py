@@ -1,4 +1,7 @@
-"""A drafter written down once more, as plainly as can be: whole context at once, no cache, one mask drawn by hand. What other readings are compared with."""
+"""A drafter written down once more, as plainly as can be: whole context at once, no cache, one mask drawn by hand.
+
+What other readings are compared with.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,11 @@ class PlainDrafter:
         for layer, sees in enumerate(self.sees):
             name = f"layers.{layer}"
             h = self._norm(f"{name}.input_layernorm", x)
-            x = x + self._around(f"{name}.attention_conv", h, lambda h, name=name, sees=sees: self._attend(f"{name}.self_attn", context, h, sees))
+            x = x + self._around(
+                f"{name}.attention_conv",
+                h,
+                lambda h, name=name, sees=sees: self._attend(f"{name}.self_attn", context, h, sees),
+            )
             h = self._norm(f"{name}.post_attention_layernorm", x)
             x = x + self._around(f"{name}.mlp_conv", h, lambda h, name=name: self._mlp(f"{name}.mlp", h))
         hidden = self._norm("norm", x)[0 if self.from_anchor else 1 :]
@@ -67,7 +74,9 @@ class PlainDrafter:
 
         q = self._rotate(self._norm(f"{name}.q_norm", heads("q", block)), past)
         k, v = self._rotate(self._norm(f"{name}.k_norm", heads("k", everything)), 0), heads("v", everything)
-        mask = torch.tensor([[sees(row, column, past) for column in range(len(everything))] for row in range(past, len(everything))])
+        mask = torch.tensor(
+            [[sees(row, column, past) for column in range(len(everything))] for row in range(past, len(everything))]
+        )
         out = []
         for head in range(q.shape[1]):
             shared = head * k.shape[1] // q.shape[1]
@@ -79,10 +88,14 @@ class PlainDrafter:
         half = self.head_dim // 2
         angles = torch.arange(start, start + len(x))[:, None, None] * self.theta ** (-torch.arange(half) / half)
         first, second = x[..., :half], x[..., half:]
-        return torch.cat([first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()], -1)
+        return torch.cat(
+            [first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()], -1
+        )
 
     def _mlp(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        return self._linear(f"{name}.down_proj", F.silu(self._linear(f"{name}.gate_proj", x)) * self._linear(f"{name}.up_proj", x))
+        return self._linear(
+            f"{name}.down_proj", F.silu(self._linear(f"{name}.gate_proj", x)) * self._linear(f"{name}.up_proj", x)
+        )
 
     def _around(self, name: str, x: torch.Tensor, half: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         """`half` of a layer between its two convolutions, where it has them (DFlash2)."""
@@ -93,7 +106,12 @@ class PlainDrafter:
         kernels = base + made.repeat_interleave(x.shape[1] // made.shape[-1], -1)
 
         def convolve(x: torch.Tensor, side: int) -> torch.Tensor:
-            return torch.stack([sum(kernels[t, side, tap] * x[t - tap] for tap in range(min(base.shape[1], t + 1))) for t in range(len(x))])  # type: ignore[misc]
+            return torch.stack(
+                [
+                    sum(kernels[t, side, tap] * x[t - tap] for tap in range(min(base.shape[1], t + 1)))
+                    for t in range(len(x))
+                ]
+            )  # type: ignore[misc]
 
         return convolve(half(convolve(x, 0)), 1)
 
@@ -102,6 +120,11 @@ class PlainDrafter:
         path = [anchor]
         for row, state in zip(logits, hidden, strict=True):
             best, tokens = row.topk(self.candidates)
-            fit = self._linear("candidate_selector.hidden_projection", state) * self.tensors["candidate_selector.successor_codebook"][tokens]
-            path.append(int(tokens[(best + fit @ self.tensors["candidate_selector.predecessor_codebook"][path[-1]]).argmax()]))
+            fit = (
+                self._linear("candidate_selector.hidden_projection", state)
+                * self.tensors["candidate_selector.successor_codebook"][tokens]
+            )
+            path.append(
+                int(tokens[(best + fit @ self.tensors["candidate_selector.predecessor_codebook"][path[-1]]).argmax()])
+            )
         return path[1:]

@@ -16,7 +16,9 @@ NARROWEST = 2
 
 
 def gamma_for(block: int) -> float:
-    """The recipe's decay for `block` rows: the published points, straight lines between them, half the block below and 7 / 16 of it above."""
+    """The recipe's decay for `block` rows: the published points, straight lines between them, half the block below and
+    7 / 16 of it above.
+    """
     if block <= 10:
         return block / 2
     return 5.0 + (block - 10) / 3 if block <= 16 else block * 7 / 16
@@ -65,18 +67,33 @@ class BlockBatch:
     def to(self, device: torch.device) -> BlockBatch:
         """The same on `device`."""
         widths = None if self.widths is None else self.widths.to(device)
-        return BlockBatch(self.features.to(device), self.anchors.to(device), self.anchor_tokens.to(device), self.labels.to(device), widths)
+        return BlockBatch(
+            self.features.to(device),
+            self.anchors.to(device),
+            self.anchor_tokens.to(device),
+            self.labels.to(device),
+            widths,
+        )
 
 
 def pack(
-    sequences: list[tuple[torch.Tensor, torch.Tensor, int]], anchors: int, block: int, generator: torch.Generator, narrow_share: float = 0.0
+    sequences: list[tuple[torch.Tensor, torch.Tensor, int]],
+    anchors: int,
+    block: int,
+    generator: torch.Generator,
+    narrow_share: float = 0.0,
 ) -> BlockBatch:
-    """Batch (tokens [t], features [t, width], prompt length) triples; features are cut behind the last block used, anchors to the most that any has.
+    """Batch (tokens [t], features [t, width], prompt length) triples; features are cut behind the last block used,
+    anchors to the most that any has.
 
     `narrow_share` of the blocks get widths below `block`, each as likely as the others.
     """
     picked = [sample_anchors(prompt, len(tokens), anchors, generator) for tokens, _, prompt in sequences]
-    longest = max(min(int(p.max()) + block - 1, len(tokens)) for p, (tokens, _, _) in zip(picked, sequences, strict=True) if len(p))
+    longest = max(
+        min(int(p.max()) + block - 1, len(tokens))
+        for p, (tokens, _, _) in zip(picked, sequences, strict=True)
+        if len(p)
+    )
     anchors = max(len(p) for p in picked)  # rows of anchors that no sequence has would be computed for nothing
     width = sequences[0][1].shape[1]
     features = torch.zeros(len(sequences), longest, width, dtype=torch.bfloat16)

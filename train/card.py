@@ -25,8 +25,8 @@ def card(
 ) -> str:
     """README of the trained drafter: how it was made and what it does.
 
-    `vocabulary`: the tokens it can propose, where those are not all; `start`: the drafter its training began from, if any;
-    `engine`: the compiled target whose answers and taps it learned from, if any.
+    `vocabulary`: the tokens it can propose, where those are not all; `start`: the drafter its training began from, if
+    any; `engine`: the compiled target whose answers and taps it learned from, if any.
     """
     layout = {"zlab_v1": "z-lab v1"}.get(spec.dialect, spec.dialect)
     options, clock = trainer.options, trainer.clock
@@ -71,4 +71,7 @@ def _proposed(trainer: Trainer, vocabulary: DraftVocabulary | None) -> str:
     if vocabulary is None:
         return "any token of the target"
     share = coverage(trainer.corpus.token_counts(responses_only=True), vocabulary.ids)
-    return f"{len(vocabulary.ids)} of {vocabulary.vocab} tokens, {share:.1%} of the response tokens trained on; the head is the target's rows for them"
+    return (
+        f"{len(vocabulary.ids)} of {vocabulary.vocab} tokens, {share:.1%} of the response tokens trained on; the head"
+        " is the target's rows for them"
+    )

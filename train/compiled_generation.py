@@ -40,7 +40,9 @@ class CompiledGenerator:
         return 0 < len(request.prompt) <= self.length - request.limit
 
     def run(self, requests: Iterator[Request], on_finish: Callable[[Sequence], None]) -> None:
-        """Serve `requests` until the iterator ends; `on_finish` gets each sequence as it completes, features in bfloat16."""
+        """Serve `requests` until the iterator ends; `on_finish` gets each sequence as it completes, features in
+        bfloat16.
+        """
         open_ended = True
         while True:
             for index in range(len(self._slots)):
@@ -78,7 +80,11 @@ class CompiledGenerator:
         """The most likely token, or one of the `SAMPLE_TOP_K` most likely at `temperature`."""
         if temperature == 0:
             return int(logits.argmax())
-        ids = np.argpartition(logits, -SAMPLE_TOP_K)[-SAMPLE_TOP_K:] if len(logits) > SAMPLE_TOP_K else np.arange(len(logits))
+        ids = (
+            np.argpartition(logits, -SAMPLE_TOP_K)[-SAMPLE_TOP_K:]
+            if len(logits) > SAMPLE_TOP_K
+            else np.arange(len(logits))
+        )
         noise = self._random.gumbel(size=len(ids))
         return int(ids[(logits[ids] / temperature + noise).argmax()])
 
@@ -86,6 +92,8 @@ class CompiledGenerator:
         slot = self._slots[index]
         if slot is None or (slot.tokens[-1] not in self.stop_ids and slot.produced < slot.request.limit):
             return
-        taps = np.concatenate([*slot.taps, np.zeros((1, self.target.width), np.float32)])  # the last token was never fed
+        taps = np.concatenate(
+            [*slot.taps, np.zeros((1, self.target.width), np.float32)]
+        )  # the last token was never fed
         on_finish(Sequence(slot.request, slot.tokens, torch.from_numpy(taps).to(torch.bfloat16)))
         self._slots[index] = None

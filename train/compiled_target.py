@@ -14,21 +14,25 @@ FloatArray = NDArray[np.float32]
 
 
 class CompiledTarget:
-    """Runs a batched target graph (`compile/onnxruntime/batching.py`) on ONNX Runtime's CPU kernels, the ones it is known to agree with a bundle on.
+    """Runs a batched target graph (`compile/onnxruntime/batching.py`) on ONNX Runtime's CPU kernels, the ones it is
+    known to agree with a bundle on.
 
-    Prompts go in one slot at a time, then all chosen slots advance together by a token. Two is the least width, here as in
-    the runtime: a single row takes a kernel that rounds otherwise.
+    Prompts go in one slot at a time, then all chosen slots advance together by a token. Two is the least width, here as
+    in the runtime: a single row takes a kernel that rounds otherwise.
     """
 
     def __init__(self, model: bytes, folder: Path, context: int, identity: str, threads: int | None = None) -> None:
-        """`folder` holds the model's weights, and `context` is the most tokens it has positions for; `identity` names it in feature folders.
+        """`folder` holds the model's weights, and `context` is the most tokens it has positions for; `identity` names
+        it in feature folders.
 
         Nothing runs before `reserve`. Raises `IncompatibleError` where ONNX Runtime is missing.
         """
         try:
             import onnxruntime as ort
         except ImportError as error:
-            raise IncompatibleError("ONNX Runtime cannot be imported", why=str(error), fix='pip install "dflash-compile[cpu]"') from error
+            raise IncompatibleError(
+                "ONNX Runtime cannot be imported", why=str(error), fix='pip install "dflash-compile[cpu]"'
+            ) from error
         options = ort.SessionOptions()
         options.log_severity_level = 3
         options.intra_op_num_threads = threads or 0
@@ -54,7 +58,9 @@ class CompiledTarget:
         rows = len(tokens)
         fed = tokens if rows > 1 else tokens * 2  # the next step overwrites the second row
         # Asked for the last row twice, the head runs two wide.
-        logits, taps = self._run([c[slot : slot + 1] for c in self._caches], np.array([fed], np.int32), np.zeros(1, np.int32), [rows - 1] * 2)
+        logits, taps = self._run(
+            [c[slot : slot + 1] for c in self._caches], np.array([fed], np.int32), np.zeros(1, np.int32), [rows - 1] * 2
+        )
         return logits[0, 0], taps[0, :rows]
 
     def step(self, tokens: NDArray[np.int32], positions: NDArray[np.int32]) -> tuple[FloatArray, FloatArray]:
@@ -62,12 +68,20 @@ class CompiledTarget:
         logits, taps = self._run(self._caches, tokens[:, None], positions, [0])
         return logits[:, 0], taps[:, 0]
 
-    def _run(self, caches: list[FloatArray], tokens: NDArray[np.int32], position: NDArray[np.int32], pick: list[int]) -> tuple[FloatArray, FloatArray]:
+    def _run(
+        self, caches: list[FloatArray], tokens: NDArray[np.int32], position: NDArray[np.int32], pick: list[int]
+    ) -> tuple[FloatArray, FloatArray]:
         batch, rows = tokens.shape
         logits = np.empty((batch, len(pick), self.vocab), np.float32)
         taps = np.empty((batch, rows, self.width), np.float32)
         binding = self._session.io_binding()
-        given = {"tokens": np.ascontiguousarray(tokens), "position": position, "pick": np.array(pick, np.int32), "logits": logits, "taps": taps}
+        given = {
+            "tokens": np.ascontiguousarray(tokens),
+            "position": position,
+            "pick": np.array(pick, np.int32),
+            "logits": logits,
+            "taps": taps,
+        }
         for name, array in given.items():
             bind = binding.bind_output if name in ("logits", "taps") else binding.bind_input
             bind(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)

@@ -15,7 +15,9 @@ Triple = tuple[torch.Tensor, torch.Tensor, int]
 
 
 class Corpus:
-    """Sequences of one or more feature stores, split once: every `held_out`-th response of a store is never trained on."""
+    """Sequences of one or more feature stores, split once: every `held_out`-th response of a store is never trained
+    on.
+    """
 
     def __init__(self, stores: Iterable[FeatureStore], held_out: int) -> None:
         self.train: list[tuple[int, Entry]] = []
@@ -36,7 +38,9 @@ class Corpus:
         return tokens[rows], features[rows], entry.prompt
 
     def token_counts(self, responses_only: bool = False) -> Counter[int]:
-        """How often each token of the training part was said after its prompt; with `responses_only`, plain text is left out."""
+        """How often each token of the training part was said after its prompt; with `responses_only`, plain text is
+        left out.
+        """
         counts: Counter[int] = Counter()
         for item in self.train:
             if not (responses_only and item[1].tag == TAG):
@@ -48,7 +52,9 @@ class Corpus:
         """Ids of the `count` most frequent response tokens of the training part, sorted, int64."""
         return torch.tensor(sorted(token for token, _ in self.token_counts().most_common(count)), dtype=torch.long)
 
-    def batch(self, step: int, seed: int, sequences: int, anchors: int, block: int, narrow_share: float = 0.0) -> BlockBatch:
+    def batch(
+        self, step: int, seed: int, sequences: int, anchors: int, block: int, narrow_share: float = 0.0
+    ) -> BlockBatch:
         """The batch of `step`: the same for the same arguments, so that a resumed run continues the same stream.
 
         Sequences of similar length go together; padding would otherwise be half of the context work.

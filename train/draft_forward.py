@@ -39,8 +39,18 @@ def _tables(model: DflashV1, positions: int, device: torch.device) -> tuple[torc
 class BlockAttend:
     """`Attend` for training: contexts [N, T], blocks [N, A, B] flattened to [N, A * B] rows."""
 
-    def __init__(self, model: DflashV1, context: torch.Tensor, anchors: torch.Tensor, block: int, dtype: torch.dtype, used: torch.Tensor | None = None) -> None:
-        """`context` [N, T, H] is the context feature; `anchors` [N, A] absolute positions; `used` [N, A] rows of each block, None for all `block`."""
+    def __init__(
+        self,
+        model: DflashV1,
+        context: torch.Tensor,
+        anchors: torch.Tensor,
+        block: int,
+        dtype: torch.dtype,
+        used: torch.Tensor | None = None,
+    ) -> None:
+        """`context` [N, T, H] is the context feature; `anchors` [N, A] absolute positions; `used` [N, A] rows of each
+        block, None for all `block`.
+        """
         self.model, self.block = model, block
         self.shape = (*anchors.shape, block)
         device = context.device
@@ -56,8 +66,12 @@ class BlockAttend:
         self.context_bias = self._context_bias(rows, anchors, length, dtype)
         self.used = used
 
-    def _context_bias(self, rows: torch.Tensor, anchors: torch.Tensor, length: int, dtype: torch.dtype) -> list[torch.Tensor]:
-        """Per layer, additive [N, 1, 1, A * B, T]: 0 where the context row is before the anchor and inside the window."""
+    def _context_bias(
+        self, rows: torch.Tensor, anchors: torch.Tensor, length: int, dtype: torch.dtype
+    ) -> list[torch.Tensor]:
+        """Per layer, additive [N, 1, 1, A * B, T]: 0 where the context row is before the anchor and inside the
+        window.
+        """
         column = torch.arange(length, device=rows.device)
         before = column < anchors.repeat_interleave(self.block, dim=1)[:, :, None]
         windows = self.model.spec.windows or (None,) * self.model.spec.layers
@@ -65,11 +79,15 @@ class BlockAttend:
         for window in set(windows):
             origin = anchors.repeat_interleave(self.block, dim=1) - 1 if self.model.spec.windows_from_anchor else rows
             seen = before if window is None else before & (origin[:, :, None] - column < window)
-            biases[window] = torch.zeros(seen.shape, dtype=dtype, device=rows.device).masked_fill_(~seen, float("-inf"))[:, None, None]
+            biases[window] = torch.zeros(seen.shape, dtype=dtype, device=rows.device).masked_fill_(
+                ~seen, float("-inf")
+            )[:, None, None]
         return [biases[window] for window in windows]
 
     def _block_bias(self, layer: int, like: torch.Tensor) -> torch.Tensor:
-        """Additive, broadcast to [N, kv, groups, A, B, B]: `-inf` where a row may not see another row of its block, or that one is no part of it."""
+        """Additive, broadcast to [N, kv, groups, A, B, B]: `-inf` where a row may not see another row of its block, or
+        that one is no part of it.
+        """
         bias = torch.zeros(self.block, self.block, dtype=like.dtype, device=like.device)
         row = torch.arange(self.block, device=like.device)
         distance = row[:, None] - row[None, :]
@@ -82,7 +100,9 @@ class BlockAttend:
         if self.used is None:
             return bias
         behind = row >= self.used[:, None, None, :, None, None]
-        return torch.where(behind & (distance != 0), float("-inf"), bias)  # itself it sees always: a row that sees nothing is NaN
+        return torch.where(
+            behind & (distance != 0), float("-inf"), bias
+        )  # itself it sees always: a row that sees nothing is NaN
 
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         n, heads, rows, width = q.shape
@@ -99,15 +119,20 @@ class BlockAttend:
         scores = torch.cat([outer, inner.flatten(3, 4)], dim=-1).float().softmax(-1).to(dtype)
         outer, inner = scores.split([outer.shape[-1], block], dim=-1)
         out = (outer.flatten(2, 3) @ context_v).view(n, kv, groups, rows, width)
-        out = out + (inner.view(n, kv, groups, blocks, block, block) @ v.view(n, kv, 1, blocks, block, width)).flatten(3, 4)
+        out = out + (inner.view(n, kv, groups, blocks, block, block) @ v.view(n, kv, 1, blocks, block, width)).flatten(
+            3, 4
+        )
         return out.reshape(n, heads, rows, width)  # type: ignore[no-any-return]
 
 
-def draft_hidden(model: DflashV1, batch: BlockBatch, embedding: torch.Tensor, block: int, dtype: torch.dtype) -> torch.Tensor:
-    """Final hidden states of the rows that propose, [N, A, block - 1, H]: rows 1.. of every block, or all but its last, which then is not run.
+def draft_hidden(
+    model: DflashV1, batch: BlockBatch, embedding: torch.Tensor, block: int, dtype: torch.dtype
+) -> torch.Tensor:
+    """Final hidden states of the rows that propose, [N, A, block - 1, H]: rows 1.. of every block, or all but its last,
+    which then is not run.
 
-    `embedding` [V, H] is the target's. `dtype` is float32, or bfloat16 under autocast: its range holds the features' spikes,
-    float16's does not.
+    `embedding` [V, H] is the target's. `dtype` is float32, or bfloat16 under autocast: its range holds the features'
+    spikes, float16's does not.
     """
     context = model.context_feature(batch.features.to(dtype))
     n, anchors = batch.anchors.shape

@@ -1,7 +1,8 @@
 """τ of a drafter on stored greedy sequences, without running the target.
 
-A greedy sequence is what the target will say, so the draft-verify cycle can be walked on it: propose at an anchor, count
-the leading proposals that equal the sequence, move on by one more. τ = tokens per cycle (accepted + 1), as the loop counts it.
+A greedy sequence is what the target will say, so the draft-verify cycle can be walked on it: propose at an anchor,
+count the leading proposals that equal the sequence, move on by one more. τ = tokens per cycle (accepted + 1), as the
+loop counts it.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ def matches(
 ) -> torch.Tensor:
     """Accepted proposals at every possible anchor of one sequence, int64 [length - 1 - prompt].
 
-    `dtype` is what the drafter computes in: bfloat16 by autocast, or float32. Tensors may lie on any one device. `relabel`
-    turns tokens into rows of `head`, or into `IGNORED` where there is none.
+    `dtype` is what the drafter computes in: bfloat16 by autocast, or float32. Tensors may lie on any one device.
+    `relabel` turns tokens into rows of `head`, or into `IGNORED` where there is none.
     """
     device = embedding.device
     anchors = torch.arange(prompt, len(tokens) - 1)
@@ -73,7 +74,8 @@ def matches(
 def _leading_matches(hidden: torch.Tensor, head: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     """How many leading proposals of each block are `wanted` [A, B - 1], int64 [A].
 
-    The head is most of the work, and most proposals are behind a wrong one: a column is scored only where all before it stand.
+    The head is most of the work, and most proposals are behind a wrong one: a column is scored only where all before it
+    stand.
     """
     counts = torch.zeros(len(hidden), dtype=torch.long, device=hidden.device)
     standing = torch.arange(len(hidden), device=hidden.device)
@@ -109,7 +111,10 @@ def evaluate(
     dtype: torch.dtype,
     relabel: Callable[[torch.Tensor], torch.Tensor] = lambda labels: labels,
 ) -> Acceptance:
-    """Acceptance over (tokens, features, prompt length) triples. `head` [V, H] is the target's output head, or some of its rows, in `dtype`: see `matches`."""
+    """Acceptance over (tokens, features, prompt length) triples.
+
+    `head` [V, H] is the target's output head, or some of its rows, in `dtype`: see `matches`.
+    """
     was_training = model.training
     model.eval()
     walks = [walk(matches(model, embedding, head, t, f, p, block, dtype, relabel), block) for t, f, p in sequences]

@@ -49,7 +49,12 @@ def _read(path: Path, text: str) -> Any:
 
 
 def _damaged(path: Path, why: str) -> UsageError:
-    return UsageError("a feature folder is damaged", where=str(path), why=why, fix="delete the folder: its sequences are generated again")
+    return UsageError(
+        "a feature folder is damaged",
+        where=str(path),
+        why=why,
+        fix="delete the folder: its sequences are generated again",
+    )
 
 
 def owner_of(checkpoint: TargetCheckpoint) -> str:
@@ -62,7 +67,10 @@ class FeatureStore:
     """Append sequences with `append`; read one with `tokens(entry)` and `features(entry)`."""
 
     def __init__(self, folder: Path, width: int, taps: Sequence[int], target: str) -> None:
-        """Open or create `folder`. Raises `StoreMismatch` when it belongs to something else, `UsageError` when it is damaged."""
+        """Open or create `folder`.
+
+        Raises `StoreMismatch` when it belongs to something else, `UsageError` when it is damaged.
+        """
         self.folder, self.width = folder, width
         folder.mkdir(parents=True, exist_ok=True)
         header = {"version": VERSION, "width": width, "taps": list(taps), "target": target}

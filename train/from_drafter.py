@@ -58,7 +58,8 @@ def options_of(spec: DrafterSpec) -> dict[str, Any]:
 
 
 def check_start(target: TargetCheckpoint, wanted: DrafterSpec, start: DrafterCheckpoint) -> None:
-    """Raise `PairingError` with every difference when `start` cannot begin the training of `wanted`, or is not for `target`.
+    """Raise `PairingError` with every difference when `start` cannot begin the training of `wanted`, or is not for
+    `target`.
 
     It may have more layers than `wanted`, whose first ones are taken. Reads headers only.
     """
@@ -69,7 +70,9 @@ def check_start(target: TargetCheckpoint, wanted: DrafterSpec, start: DrafterChe
             why="the head that is trained with is the target's, or some of its rows",
             fix="start from a drafter without one, or train from the target's own layers",
         )
-    differences = [f"{name} is {found}, not {needed}" for name, needed, found in _compared(wanted, start.spec) if needed != found]
+    differences = [
+        f"{name} is {found}, not {needed}" for name, needed, found in _compared(wanted, start.spec) if needed != found
+    ]
     if wanted.layers > start.spec.layers:
         differences.insert(0, f"it has {start.spec.layers} layers, not {wanted.layers}")
     if differences:
@@ -77,7 +80,9 @@ def check_start(target: TargetCheckpoint, wanted: DrafterSpec, start: DrafterChe
             "training cannot start from this drafter",
             where=str(start.path),
             why="; ".join(differences),
-            fix="leave out the options it answers itself (layers, taps, mask id), or train from the target's own layers",
+            fix=(
+                "leave out the options it answers itself (layers, taps, mask id), or train from the target's own layers"
+            ),
         )
     pair(target, start)
 
@@ -88,7 +93,9 @@ def _compared(wanted: DrafterSpec, found: DrafterSpec) -> list[tuple[str, object
 
 
 def _plain(spec: DrafterSpec, name: str, layers: int) -> object:
-    """A field in the one form that compares: of the first `layers` layers; an empty window or causality list means full attention in each."""
+    """A field in the one form that compares: of the first `layers` layers; an empty window or causality list means full
+    attention in each.
+    """
     value: object = getattr(spec, name)
     empty: dict[str, object] = {"windows": None, "causal": False}
     if name in empty:
@@ -98,7 +105,9 @@ def _plain(spec: DrafterSpec, name: str, layers: int) -> object:
 
 @torch.no_grad()
 def take_weights(model: DflashV1, start: DrafterCheckpoint) -> None:
-    """Copy the weights of `start`, which `check_start` has passed, into `model`, whatever float type they are stored in: layers `model` lacks stay out."""
+    """Copy the weights of `start`, which `check_start` has passed, into `model`, whatever float type they are stored
+    in: layers `model` lacks stay out.
+    """
     for name, parameter in model.named_parameters():
         parameter.copy_(start.read(name))
 

@@ -50,8 +50,8 @@ def gather(
 ) -> int:
     """Fill `store` up to `options.text_tokens` and `options.response_tokens`; does nothing when it already holds them.
 
-    The target is the transformers model, or its compiled `engine` where one is given. Returns how many prompts were passed
-    over because prompt and answer do not fit a slot.
+    The target is the transformers model, or its compiled `engine` where one is given. Returns how many prompts were
+    passed over because prompt and answer do not fit a slot.
     """
     texts = sum(e.length for e in store.entries if e.tag == TAG)
     responses = sum(e.length - e.prompt for e in store.entries if e.tag != TAG)
@@ -63,7 +63,9 @@ def gather(
         report(TrainProgress("plain text", done, total, f"{len(store.entries)} sequences"))
 
     length = min(TEXT_LENGTH, source.positions)
-    add_raw_text(store, source.reader(length), tokenizer_of(checkpoint), options.text_tokens, options.seed, reading, length)
+    add_raw_text(
+        store, source.reader(length), tokenizer_of(checkpoint), options.text_tokens, options.seed, reading, length
+    )
     generator = source.generator(PROMPT_ROOM + options.response_limit, options.seed + len(store.entries))
     plan = ResponsePlan(options.response_tokens, options.seed, options.response_limit)
     writer = ResponseWriter(store, ChatFrame(tokenizer_of(checkpoint)), generator, plan)
@@ -89,7 +91,9 @@ class _Torch:
 
     def generator(self, length: int, seed: int) -> Generator:
         length = min(length, self.positions)
-        return BatchedGenerator(self.model, self.taps, frozenset(self.checkpoint.spec.eos_ids), slots=128, length=length, seed=seed)
+        return BatchedGenerator(
+            self.model, self.taps, frozenset(self.checkpoint.spec.eos_ids), slots=128, length=length, seed=seed
+        )
 
 
 class _Compiled:

@@ -29,7 +29,15 @@ class _Slot:
 class BatchedGenerator:
     """Generates for many requests at once and hands back tokens with their tap features."""
 
-    def __init__(self, model: PreTrainedModel, taps: tuple[int, ...], stop_ids: frozenset[int], slots: int = 64, length: int = 640, seed: int = 0) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        taps: tuple[int, ...],
+        stop_ids: frozenset[int],
+        slots: int = 64,
+        length: int = 640,
+        seed: int = 0,
+    ) -> None:
         self.model, self.taps, self.stop_ids, self.length = model.eval(), taps, stop_ids, length
         model.set_attn_implementation(ATTENTION)
         self.device = next(model.parameters()).device
@@ -59,7 +67,9 @@ class BatchedGenerator:
                 return
             self._step(on_finish)
 
-    def _forward(self, rows: torch.Tensor, tokens: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _forward(
+        self, rows: torch.Tensor, tokens: torch.Tensor, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """(hidden of the last row [n, H], taps [n, S, taps * H]) for `tokens` [n, S]."""
         self.cache.aim(rows, positions)
         out = self.model.model(

@@ -34,7 +34,12 @@ class TrainLog:
 
     def write(self, event: TrainEvent) -> None:
         """Log a step; flushed where it was evaluated, so that the curve can be read from the file."""
-        entry: dict[str, object] = {"step": event.clock.step, "rows": event.clock.rows, "loss": event.loss, "learning_rate": event.learning_rate}
+        entry: dict[str, object] = {
+            "step": event.clock.step,
+            "rows": event.clock.rows,
+            "loss": event.loss,
+            "learning_rate": event.learning_rate,
+        }
         if event.acceptance is not None:
             entry |= {"tau": event.acceptance.tau, "by_position": list(event.acceptance.by_position)}
         self._file.write(json.dumps(entry) + "\n")
@@ -44,17 +49,28 @@ class TrainLog:
     def __enter__(self) -> TrainLog:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._file.close()
 
 
 def read_log(path: Path) -> list[LogEntry]:
-    """The run's steps in order. A resumed run repeats the steps after its last checkpoint: the later ones count. Torn lines are passed over."""
+    """The run's steps in order. A resumed run repeats the steps after its last checkpoint: the later ones count.
+
+    Torn lines are passed over.
+    """
     entries: list[LogEntry] = []
     for line in path.read_text().splitlines() if path.exists() else ():
         try:
             raw = json.loads(line)
-            entry = LogEntry(int(raw["step"]), int(raw["rows"]), float(raw["loss"]), raw.get("tau"), tuple(raw.get("by_position", ())))
+            entry = LogEntry(
+                int(raw["step"]),
+                int(raw["rows"]),
+                float(raw["loss"]),
+                raw.get("tau"),
+                tuple(raw.get("by_position", ())),
+            )
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
         while entries and entries[-1].step >= entry.step:

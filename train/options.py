@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from dflash_compile.runtime.errors import UsageError
 
 PRECISIONS = ("auto", "bfloat16", "float32")
-COUNTS = ("layers", "response_limit", "steps", "sequences", "anchors", "loss_vocabulary", "draft_vocabulary", "evaluate_every")
+COUNTS = (
+    "layers",
+    "response_limit",
+    "steps",
+    "sequences",
+    "anchors",
+    "loss_vocabulary",
+    "draft_vocabulary",
+    "evaluate_every",
+)
 BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(COUNTS, (1, math.inf)),
     "block": (2, 64),
@@ -37,7 +46,8 @@ class TrainOptions:
     mask_id: int | None = None
     """None takes the last added token of the tokenizer that is neither pad, bos nor eos"""
     response_tokens: int = 400_000
-    """response tokens to generate; those already in the feature folder count. 0 where other folders have all that is wanted"""
+    """response tokens to generate; those already in the feature folder count. 0 where other folders have all that is
+    wanted"""
     response_limit: int = 256
     text_tokens: int = 350_000
     """tokens of plain text from the standard library to train on as well; 0 for none"""
@@ -52,16 +62,21 @@ class TrainOptions:
     clip: float = 1.0
     weight_decay: float = 0.01
     loss_vocabulary: int = 8192
-    """most frequent response tokens the loss is normalised over; the last `full_share` of the run uses the whole vocabulary"""
+    """most frequent response tokens the loss is normalised over; the last `full_share` of the run uses the whole
+    vocabulary"""
     draft_vocabulary: int | None = None
-    """tokens the drafter can propose: the most frequent response tokens, and those that end an answer; None for those of the drafter begun with, else all"""
+    """tokens the drafter can propose: the most frequent response tokens, and those that end an answer; None for those
+    of the drafter begun with, else all"""
     sample_from_anchor: bool = False
-    """the anchor's row proposes the first token, so that a block of B rows is drafted in B - 1; else rows of masks propose"""
+    """the anchor's row proposes the first token, so that a block of B rows is drafted in B - 1; else rows of masks
+    propose"""
     full_share: float = 0.1
     gamma: float | None = None
-    """decay of the loss along a block: row k weighs exp(-(k - 1) / gamma); None for the published decay of the block, `blocks.gamma_for`"""
+    """decay of the loss along a block: row k weighs exp(-(k - 1) / gamma); None for the published decay of the block,
+    `blocks.gamma_for`"""
     narrow_share: float = 0.0
-    """how many blocks are trained at widths below `block`, each as often as the others: for runtimes that draft narrower than that"""
+    """how many blocks are trained at widths below `block`, each as often as the others: for runtimes that draft
+    narrower than that"""
     soft_share: float = 0.5
     """how much of the loss is against the target's own distribution; the rest is against the token it said"""
     held_out: int = 40
@@ -85,7 +100,11 @@ class TrainOptions:
                 raise _wrong(name, f"must be above 0 and finite, not {value}", "give a finite number above 0")
         for name in ("warm_up", "full_share"):
             if not 0 <= getattr(self, name) < 1:
-                raise _wrong(name, f"is a share of the run, between 0 and 1, not {getattr(self, name)}", "give a number from 0 to just under 1")
+                raise _wrong(
+                    name,
+                    f"is a share of the run, between 0 and 1, not {getattr(self, name)}",
+                    "give a number from 0 to just under 1",
+                )
         if self.precision not in PRECISIONS:
             raise _wrong("precision", f"cannot be {self.precision!r}", f"give one of: {', '.join(PRECISIONS)}")
 

@@ -1,4 +1,6 @@
-"""Requests for programs: a piece of work, a language, a wish and a way of asking, drawn apart, so that they seldom meet twice."""
+"""Requests for programs: a piece of work, a language, a wish and a way of asking, drawn apart, so that they seldom meet
+twice.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,11 @@ WORDS = {
     ),
 }  # fmt: skip
 """of each slot that is filled on its own, between bars; what stands twice comes twice as often"""
-OPERATION = "insert|remove|contains|size|peek|clear|update|merge with another one|iterate|copy|find the minimum|count".split("|")
+OPERATION = (
+    "insert|remove|contains|size|peek|clear|update|merge with another one|iterate|copy|find the minimum|count".split(
+        "|"
+    )
+)
 THING = (
     "account|book|student|ticket|invoice|car|player|recipe|song|animal|shape|vector|message|course|temperature|product|robot|task|city|order|playlist"
     "|sensor|movie|loan|vehicle|patient|flight|hotel room|pixel|clock"
@@ -139,7 +145,22 @@ WORK = {
     "command": ("{command} on Linux", "{command} from the terminal", "write a script to {command}"),
     "library": ("use the module {library} in Python", "show {n} functions of {library} with examples", "write a small Python program with {library}"),
 }  # fmt: skip
-KINDS = ("algorithm", "structure", "class", "class", "function", "function", "function", "feature", "feature", "error", "page", "query", "command", "library")
+KINDS = (
+    "algorithm",
+    "structure",
+    "class",
+    "class",
+    "function",
+    "function",
+    "function",
+    "feature",
+    "feature",
+    "error",
+    "page",
+    "query",
+    "command",
+    "library",
+)
 
 
 def programming_prompt(rng: random.Random) -> str:

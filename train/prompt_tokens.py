@@ -21,13 +21,20 @@ def prompt_tokens(checkpoint: TargetCheckpoint, tokens: int, seed: int = 0) -> l
     Raises `UsageError` for a target without a chat template, or with too few positions for any prompt.
     """
     if checkpoint.text.chat_template is None:
-        raise UsageError("this target has no chat template to ask in", fix="give a text file of what it will read and write, or add chat_template.jinja to it")
+        raise UsageError(
+            "this target has no chat template to ask in",
+            fix="give a text file of what it will read and write, or add chat_template.jinja to it",
+        )
     frame, room = ChatFrame(tokenizer_of(checkpoint)), min(PROMPT_ROOM, checkpoint.spec.max_positions)
     messages, found, count = template_prompts(seed), list[list[int]](), 0
     while count < tokens:
-        ids = next((list(prompt) for prompt in map(frame.prompt, islice(messages, _TRIES)) if len(prompt) <= room), None)
+        ids = next(
+            (list(prompt) for prompt in map(frame.prompt, islice(messages, _TRIES)) if len(prompt) <= room), None
+        )
         if ids is None:
-            raise UsageError("no prompt fits the target", why=f"it has {room} positions for one", fix="give a text file instead")
+            raise UsageError(
+                "no prompt fits the target", why=f"it has {room} positions for one", fix="give a text file instead"
+            )
         found.append(ids)
         count += len(ids)
     return found

@@ -91,12 +91,18 @@ TEMPLATES: dict[str, list[str]] = {
         "Write a Python script that {task}, then explain each line.",
         "Implement a function that {task} in {language}. Return only code.",
         "Show two ways to write a {language} function that {task}.",
-        "My {language} code should be a function that {task}, but it crashes on empty input. Show a version that does not.",
+        (
+            "My {language} code should be a function that {task}, but it crashes on empty input. Show a version that"
+            " does not."
+        ),
         "Write a Python class with a method that {task} and a method that prints the result.",
         "Complete this Python function:\n\ndef solve(data):\n    # {task}\n",
         "Write a short Python program that stores {thing} with their prices in a dictionary and prints the cheapest.",
         "Write a {language} loop that prints the numbers from {n} to {big} that are divisible by {n2}.",
-        "Write a Python function with type hints and a docstring that {task}. Then give three example calls with their output.",
+        (
+            "Write a Python function with type hints and a docstring that {task}. Then give three example calls with"
+            " their output."
+        ),
         "Translate a Python function that {task} into {language}.",
         "Write an HTML form that asks for {thing}, with a button and a little CSS.",
         "Write a bash command for a folder of files about {thing}: find those larger than {big} kilobytes.",
@@ -116,21 +122,32 @@ TEMPLATES: dict[str, list[str]] = {
         "Write a shell script that {chore}.",
         "Which command {chore}? Explain its options.",
         "Write a query for a table of {thing} with name, price and day: the {n} most expensive ones of this year.",
-        "A database has the tables people and {thing}. Write an SQL query that joins them and counts the {thing} of each person.",
+        (
+            "A database has the tables people and {thing}. Write an SQL query that joins them and counts the {thing} of"
+            " each person."
+        ),
         "Write a Python generator that yields {thing} from a file one at a time.",
         "Write a {language} enum and a switch over it for {app}.",
-        "Write a Python function that takes a list of {thing} as dictionaries and returns those that cost less than {m}.",
+        (
+            "Write a Python function that takes a list of {thing} as dictionaries and returns those that cost less than"
+            " {m}."
+        ),
         "Write a Dockerfile for a {language} program that serves {app}.",
         "Write a makefile for a C program about {thing} with the files main.c and {noun}.c.",
-        "Write a Python program that asks the user for {n} numbers and prints the largest, the smallest and the average.",
+        (
+            "Write a Python program that asks the user for {n} numbers and prints the largest, the smallest and the"
+            " average."
+        ),
         "Write a Python function that {task} using only {library} from the standard library, if it helps.",
         "Write code that draws a bar chart of {thing} a month with matplotlib.",
         "Write a REST endpoint in {language} that returns {thing} as JSON.",
         "Write a test with mock objects for {app} in {language}.",
     ],
     "tools": [
-        'You can call the function get_{noun}({field}: string, limit: integer). Reply with a JSON object with "name" and "arguments" for: '
-        "show me {n} results about {topic}.",
+        (
+            "You can call the function get_{noun}({field}: string, limit: integer). Reply with a JSON object with"
+            ' "name" and "arguments" for: show me {n} results about {topic}.'
+        ),
         'Write a JSON object describing {person}, a {job} from {place}, with the keys "name", "job", "city" and "age".',
         "Write a JSON array of {n} objects, each with an id, a name and a price, about {thing}.",
         "Turn this into JSON: {person} bought {n} {thing} for {m} dollars in {place}.",
@@ -140,15 +157,32 @@ TEMPLATES: dict[str, list[str]] = {
         "Write a YAML file that lists {n} {thing} with a name and a color.",
         "Write an SQL query that selects all {thing} with a price above {m}.",
         "Make a CSV table with {n} rows about {topic}. Use a header line.",
-        'Functions: book_table(restaurant, people, time), find_recipe(dish, minutes). Answer with JSON {{"name": ..., "arguments": ...}}. '
-        "Request: {person} wants a table for {n} people in {place}.",
-        "Here is a function: order_item(name, quantity, price). Give only its arguments as JSON for: {n} {thing} at {m} dollars each.",
-        'Fill this JSON template: {{"customer": "", "items": [], "total": 0}}. {person} ordered {n} {thing} for {m} dollars.',
-        "Write a JSON configuration file for an application about {topic} with a name, a port, a list of users and a debug flag.",
+        (
+            'Functions: book_table(restaurant, people, time), find_recipe(dish, minutes). Answer with JSON {{"name":'
+            ' ..., "arguments": ...}}. Request: {person} wants a table for {n} people in {place}.'
+        ),
+        (
+            "Here is a function: order_item(name, quantity, price). Give only its arguments as JSON for: {n} {thing} at"
+            " {m} dollars each."
+        ),
+        (
+            'Fill this JSON template: {{"customer": "", "items": [], "total": 0}}. {person} ordered {n} {thing} for {m}'
+            " dollars."
+        ),
+        (
+            "Write a JSON configuration file for an application about {topic} with a name, a port, a list of users and"
+            " a debug flag."
+        ),
         "List {n} facts about {topic} as a JSON array of strings.",
         'Return a JSON object with the keys "title", "summary" and "tags" for an article about {topic}.',
-        "Use the tool search_web(query, language, max_results). Question: what is new about {topic}? Answer with a JSON call.",
-        "Set a reminder with remind(text, day, hour) for {person}: buy {thing} on Monday at {n}. Write the call as JSON.",
+        (
+            "Use the tool search_web(query, language, max_results). Question: what is new about {topic}? Answer with a"
+            " JSON call."
+        ),
+        (
+            "Set a reminder with remind(text, day, hour) for {person}: buy {thing} on Monday at {n}. Write the call as"
+            " JSON."
+        ),
         'Describe the address of a {job} in {place} as JSON with "street", "city", "zip" and "country".',
         "Turn this line into JSON with suitable types: id={n}, name={person}, city={place}, active=true, score={m}.",
         "Write an XML document that describes {n} {thing}.",
@@ -167,7 +201,10 @@ TEMPLATES: dict[str, list[str]] = {
         "Which language is this sentence in? Reply as a JSON object with language and confidence: {trouble}.",
         "Classify this request as billing, technical or other, in JSON with the key class: {trouble}.",
         "Write a log file of {n} lines as {app} might write it, with time and level.",
-        "Which of the functions add(a, b), multiply(a, b) and divide(a, b) answers this? {person} has {n} boxes of {m} {thing}. Reply in JSON.",
+        (
+            "Which of the functions add(a, b), multiply(a, b) and divide(a, b) answers this? {person} has {n} boxes of"
+            " {m} {thing}. Reply in JSON."
+        ),
     ],
     "reasoning": [
         "{person} has {n} {thing} and buys {m} more. How many {thing} does {person} have now? Explain step by step.",
@@ -176,12 +213,18 @@ TEMPLATES: dict[str, list[str]] = {
         "A car drives {big} km in {n} hours. What is its average speed?",
         "What is {big} plus {m}? Then multiply the result by {n}.",
         "If {person} is taller than {person2} and {person2} is taller than {person3}, who is the shortest? Explain.",
-        "A shop sells {thing} for {n} dollars each. {person} pays with {big} dollars and buys {m}. How much change does {person} get?",
+        (
+            "A shop sells {thing} for {n} dollars each. {person} pays with {big} dollars and buys {m}. How much change"
+            " does {person} get?"
+        ),
         "What are the next three numbers after {n}, {n2}, {n3}? Explain the rule.",
         "Solve for x: {n}x + {m} = {big}. Show each step.",
         "Find the area of a rectangle that is {n} meters wide and {m} meters long.",
         "List the factors of {big}.",
-        "{person} starts work at {n} o'clock and works for {n2} hours with a break of {m} minutes. When does the day end?",
+        (
+            "{person} starts work at {n} o'clock and works for {n2} hours with a break of {m} minutes. When does the"
+            " day end?"
+        ),
         "A recipe for {n} people needs {m} {thing}. How many are needed for {n2} people? Show how you get there.",
         "{big} {thing} are shared equally among {n} friends. How many does each get, and how many are left over?",
         "A price of {big} dollars falls by {n} percent. What is the new price?",
@@ -282,7 +325,10 @@ def _fill(template: str, rng: random.Random) -> str:
     values |= {"food2": rng.choice([food for food in SLOTS["food"] if food != values["food"]])}
     values |= {"n": str(small), "n2": str(small + step), "n3": str(small + 2 * step)}
     values |= {"m": str(rng.randint(3, 30)), "big": str(rng.randint(40, 400))}
-    values |= {"noun": rng.choice(["news", "papers", "books", "events", "songs"]), "field": rng.choice(["query", "city", "name"])}
+    values |= {
+        "noun": rng.choice(["news", "papers", "books", "events", "songs"]),
+        "field": rng.choice(["query", "city", "name"]),
+    }
     return template.format(**values)
 
 
@@ -298,7 +344,9 @@ def library_files() -> list[Path]:
 @cache
 def _module_files() -> list[Path]:
     """Source files of the standard library's plain modules, sorted by name."""
-    names = sorted(m.name for m in pkgutil.iter_modules() if m.name in sys.stdlib_module_names and not m.name.startswith("_"))
+    names = sorted(
+        m.name for m in pkgutil.iter_modules() if m.name in sys.stdlib_module_names and not m.name.startswith("_")
+    )
     specs = (find_spec(name) for name in names if name not in {"this", "antigravity"})
     files = [Path(s.origin) for s in specs if s and s.origin and s.origin.endswith(".py")]
     return [f for f in files if 2_000 < f.stat().st_size < 300_000]
@@ -326,10 +374,17 @@ def library_documents() -> list[str]:
 
 
 def template_prompts(seed: int) -> Iterator[str]:
-    """Endless user messages of every kind in turn, code and tools more often: drafts pay most there. The same seed gives the same prompts."""
+    """Endless user messages of every kind in turn, code and tools more often: drafts pay most there.
+
+    The same seed gives the same prompts.
+    """
     rng = random.Random(seed)
-    kinds: list[Callable[[random.Random], str]] = [partial(_templated, category) for category in (*TEMPLATES, "code", "tools", "chat")]
-    for kind in itertools.cycle([*kinds, tool_prompt, word_problem, snippet_prompt, *[programming_prompt] * 4, _document, _library]):
+    kinds: list[Callable[[random.Random], str]] = [
+        partial(_templated, category) for category in (*TEMPLATES, "code", "tools", "chat")
+    ]
+    for kind in itertools.cycle(
+        [*kinds, tool_prompt, word_problem, snippet_prompt, *[programming_prompt] * 4, _document, _library]
+    ):
         yield kind(rng)
 
 

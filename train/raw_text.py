@@ -1,6 +1,7 @@
 """Plain text with the target's features: cheaper than responses by far, since one pass takes a whole text in.
 
-The labels are what the text says, not what the target would; it teaches copying and grammar, and responses teach the rest.
+The labels are what the text says, not what the target would; it teaches copying and grammar, and responses teach the
+rest.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ LENGTH = 256
 
 
 def library_texts(seed: int) -> Iterator[str]:
-    """Endless pieces of the standard library, one of prose and two of source in turn; the same seed gives the same pieces."""
+    """Endless pieces of the standard library, one of prose and two of source in turn; the same seed gives the same
+    pieces.
+    """
     rng = random.Random(seed)
     prose, source = library_documents(), library_files()
     while True:
@@ -49,7 +52,9 @@ def reader(model: Any, taps: tuple[int, ...]) -> Reader:
 
     @torch.inference_mode()
     def read(ids: list[int]) -> torch.Tensor:
-        states = model.model(torch.tensor([ids], device=device), use_cache=False, output_hidden_states=True).hidden_states
+        states = model.model(
+            torch.tensor([ids], device=device), use_cache=False, output_hidden_states=True
+        ).hidden_states
         return torch.cat([states[layer + 1][0] for layer in taps], dim=-1)
 
     return read
@@ -64,7 +69,10 @@ def add_raw_text(
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     length: int = LENGTH,
 ) -> None:
-    """Append pieces of at most `length` tokens until the store holds `tokens` tokens of plain text. `on_progress(tokens kept, tokens wanted)`."""
+    """Append pieces of at most `length` tokens until the store holds `tokens` tokens of plain text.
+
+    `on_progress(tokens kept, tokens wanted)`.
+    """
     kept = sum(entry.length for entry in store.entries if entry.tag == TAG)
     pieces = _pieces(tokenizer, library_texts(seed + kept), length)
     while kept < tokens:

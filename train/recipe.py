@@ -82,7 +82,21 @@ def _trainer(
     teacher = Teacher(target, spec.taps).on(compute)
     vocabulary = _vocabulary(checkpoint.spec, corpus, options, spec.mask_id, start)
     ids = None if vocabulary is None else torch.tensor(vocabulary.ids)
-    return Trainer(model.to(compute.device), embedding, head, corpus, options, state, teacher, _identity(spec, vocabulary, start), compute, ids), vocabulary
+    return (
+        Trainer(
+            model.to(compute.device),
+            embedding,
+            head,
+            corpus,
+            options,
+            state,
+            teacher,
+            _identity(spec, vocabulary, start),
+            compute,
+            ids,
+        ),
+        vocabulary,
+    )
 
 
 def _identity(spec: DrafterSpec, vocabulary: DraftVocabulary | None, start: DrafterCheckpoint | None) -> str:
@@ -93,8 +107,12 @@ def _identity(spec: DrafterSpec, vocabulary: DraftVocabulary | None, start: Draf
     return f"from {start_identity(start)}, block {spec.block}, mask {spec.mask_id}, first proposal of {first}, {tokens}"
 
 
-def _vocabulary(target: TargetSpec, corpus: Corpus, options: TrainOptions, mask_id: int, start: DrafterCheckpoint | None) -> DraftVocabulary | None:
-    """The most frequent tokens, as many as were asked for; else those of the drafter begun with, where they are not all."""
+def _vocabulary(
+    target: TargetSpec, corpus: Corpus, options: TrainOptions, mask_id: int, start: DrafterCheckpoint | None
+) -> DraftVocabulary | None:
+    """The most frequent tokens, as many as were asked for; else those of the drafter begun with, where they are not
+    all.
+    """
     if options.draft_vocabulary is None:
         return None if start is None else start.vocabulary
     return choose_vocabulary(corpus.token_counts(responses_only=True), options.draft_vocabulary, target, mask_id)
@@ -112,30 +130,45 @@ def train(
     restart: bool = False,
     engine: CompiledTarget | None = None,
 ) -> TrainResult:
-    """Train a drafter for `checkpoint` and save it with a card to `output`: in the z-lab layout, or in that of speculators
-    where only that one can say what it is.
+    """Train a drafter for `checkpoint` and save it with a card to `output`: in the z-lab layout, or in that of
+    speculators where only that one can say what it is.
 
-    `work` keeps features and the training state: a second call with the same folder resumes. `extra_features` are further
-    feature folders of the same target and taps. `start` is a drafter whose weights are the first, instead of the target's last
-    layers; it needs the shape, taps and mask id of the one to be trained (`from_drafter.options_of`), else `PairingError`.
-    `restart` forgets the training state in `work` and begins at the first step; features are kept. `engine` is the compiled
-    target, whose own answers and taps are learned from instead of the transformers model's; its taps must be those asked for.
+    `work` keeps features and the training state: a second call with the same folder resumes. `extra_features` are
+    further feature folders of the same target and taps. `start` is a drafter whose weights are the first, instead of
+    the target's last layers; it needs the shape, taps and mask id of the one to be trained (`from_drafter.options_of`),
+    else `PairingError`. `restart` forgets the training state in `work` and begins at the first step; features are kept.
+    `engine` is the compiled target, whose own answers and taps are learned from instead of the transformers model's;
+    its taps must be those asked for.
 
-    Raises `UsageError` for options that cannot work, or when `output` exists and is no drafter, is `checkpoint` or `start`, or `force` is not
-    set (asked before the hours, not after), and `StoreMismatch` for folders of another target or engine.
+    Raises `UsageError` for options that cannot work, or when `output` exists and is no drafter, is `checkpoint` or
+    `start`, or `force` is not set (asked before the hours, not after), and `StoreMismatch` for folders of another
+    target or engine.
     """
     refuse_existing(output, force)
-    sources = {"the target": checkpoint.path} | ({"the drafter it starts from": start.path} if start is not None else {})
+    sources = {"the target": checkpoint.path} | (
+        {"the drafter it starts from": start.path} if start is not None else {}
+    )
     for name, path in sources.items():
         if output.exists() and output.samefile(path):
-            raise UsageError(f"the drafter would replace {name}", where=str(output), why="a run needs it again to be resumed", fix="choose another output")
+            raise UsageError(
+                f"the drafter would replace {name}",
+                where=str(output),
+                why="a run needs it again to be resumed",
+                fix="choose another output",
+            )
     check_shape(checkpoint.spec, options)
     for folder in extra_features:
         if not folder.is_dir():
-            raise UsageError("there is no such feature folder", where=str(folder), fix="give the `features` folder of another run's --work")
+            raise UsageError(
+                "there is no such feature folder",
+                where=str(folder),
+                fix="give the `features` folder of another run's --work",
+            )
     mask_id = choose_mask_id(checkpoint.text.tokenizer_json, checkpoint.spec, options.mask_id)
     size = options.draft_vocabulary if start is None or options.draft_vocabulary is not None else start.spec.draft_vocab
-    spec = drafter_spec(checkpoint.spec, options, mask_id, bool(getattr(checkpoint.config, "attention_bias", False)), size)
+    spec = drafter_spec(
+        checkpoint.spec, options, mask_id, bool(getattr(checkpoint.config, "attention_bias", False)), size
+    )
     if options.draft_vocabulary is not None:
         check_size(options.draft_vocabulary, checkpoint.spec)
     if start is not None:
@@ -155,9 +188,20 @@ def train(
     acceptance = _run(trainer, log, work / "curve.png", spec.name, on_progress)
     tensors = {name: p.detach().cpu().to(torch.bfloat16) for name, p in trainer.model.named_parameters()}
     text = checkpoint.text
-    trained_with = {"vocabulary_sha256": vocabulary_hash(text.tokenizer_json), "template_sha256": template_hash(text.chat_template)} | _thinking(text)
+    trained_with = {
+        "vocabulary_sha256": vocabulary_hash(text.tokenizer_json),
+        "template_sha256": template_hash(text.chat_template),
+    } | _thinking(text)
     curve = write_curve(log, work / "curve.png", spec.name)
-    readme = card(checkpoint, trainer, spec, acceptance, vocabulary, start.spec.name if start else None, engine.identity if engine else None)
+    readme = card(
+        checkpoint,
+        trainer,
+        spec,
+        acceptance,
+        vocabulary,
+        start.spec.name if start else None,
+        engine.identity if engine else None,
+    )
     files = {"README.md": readme.encode()}
     if curve is not None:
         files["curve.png"] = curve.read_bytes()
@@ -166,11 +210,20 @@ def train(
         saved = zlab_v1.save(spec, tensors, output, extra, extra_files=files, replace=force)
     else:  # the head stays the target's, so its rows need not be stored again
         saved = speculators.save(spec, tensors, vocabulary, output, extra, extra_files=files, replace=force)
-    return TrainResult(saved, acceptance, before, trainer.clock.step - first, passed_over, saved / "curve.png" if curve is not None else None)
+    return TrainResult(
+        saved,
+        acceptance,
+        before,
+        trainer.clock.step - first,
+        passed_over,
+        saved / "curve.png" if curve is not None else None,
+    )
 
 
 def _thinking(text: TextSource) -> dict[str, bool]:
-    """Whether the prompts asked for thinking, as `trained_with` records it: `responses.ChatFrame` sets no variable of the template."""
+    """Whether the prompts asked for thinking, as `trained_with` records it: `responses.ChatFrame` sets no variable of
+    the template.
+    """
     switch = thinking_switch(text)
     return {} if switch is None or switch.default is None else {"thinking": switch.default}
 
@@ -186,8 +239,12 @@ def starting_acceptance(trainer: Trainer, start: DrafterCheckpoint) -> Acceptanc
     return acceptance
 
 
-def _run(trainer: Trainer, log_file: Path, curve: Path, title: str, on_progress: Callable[[TrainProgress], None]) -> Acceptance:
-    """Train to the end, log every step and draw `curve` at every evaluation; the acceptance of the weights at the end."""
+def _run(
+    trainer: Trainer, log_file: Path, curve: Path, title: str, on_progress: Callable[[TrainProgress], None]
+) -> Acceptance:
+    """Train to the end, log every step and draw `curve` at every evaluation; the acceptance of the weights at the
+    end.
+    """
     last: list[Acceptance] = []
     with TrainLog(log_file) as log:
 

@@ -49,12 +49,22 @@ class ChatFrame:
                 fix="add chat_template.jinja to the target, as its users will format prompts",
             )
         try:
-            text = tokenizer.apply_chat_template([{"role": "user", "content": mark}], tokenize=False, add_generation_prompt=True)
+            text = tokenizer.apply_chat_template(
+                [{"role": "user", "content": mark}], tokenize=False, add_generation_prompt=True
+            )
         except TemplateError as error:
-            raise UsageError("the chat template cannot be used", why=f"{type(error).__name__}: {error}", fix="correct the target's chat template") from error
+            raise UsageError(
+                "the chat template cannot be used",
+                why=f"{type(error).__name__}: {error}",
+                fix="correct the target's chat template",
+            ) from error
         before, found, after = text.partition(mark)
         if not found:
-            raise UsageError("the chat template leaves out the user's message", why=f"it gives {text!r:.60}", fix="correct the target's chat template")
+            raise UsageError(
+                "the chat template leaves out the user's message",
+                why=f"it gives {text!r:.60}",
+                fix="correct the target's chat template",
+            )
         self.tokenizer = tokenizer
         self.before = tuple(self.encode(before))
         self.after = tuple(self.encode(after))
@@ -86,7 +96,9 @@ class ResponseWriter:
             if sequence.request.tag == ASK:
                 self._take_question(sequence)
             else:
-                self.store.append(sequence.tokens, sequence.features, len(sequence.request.prompt), sequence.request.tag)
+                self.store.append(
+                    sequence.tokens, sequence.features, len(sequence.request.prompt), sequence.request.tag
+                )
                 self.kept += len(sequence.tokens) - len(sequence.request.prompt)
                 on_progress(self.kept, self.plan.tokens)
 
@@ -110,8 +122,14 @@ class ResponseWriter:
             if in_a_row > 1000:
                 raise UsageError(
                     "no training prompt fits",
-                    why=f"prompt and answer together have {self.generator.length} rows, and the chat template alone may take most of them",
-                    fix="lower --response-limit, or use a target with more positions, or a bundle built with a larger --max-context",
+                    why=(
+                        f"prompt and answer together have {self.generator.length} rows, and the chat template alone may"
+                        " take most of them"
+                    ),
+                    fix=(
+                        "lower --response-limit, or use a target with more positions, or a bundle built with a larger"
+                        " --max-context"
+                    ),
                 )
 
     def _wanted(self) -> Iterator[Request]:
@@ -122,4 +140,6 @@ class ResponseWriter:
             elif self.random.random() < 0.5:
                 yield Request(self.frame.before, self.plan.question_limit, 1.0, ASK)
             else:
-                yield Request(self.frame.prompt(next(self.templates)), self.plan.response_limit, temperature, "template")
+                yield Request(
+                    self.frame.prompt(next(self.templates)), self.plan.response_limit, temperature, "template"
+                )

@@ -12,7 +12,9 @@ from .options import TrainOptions, default_taps
 TRAINABLE = ("llama", "qwen3")
 
 
-def drafter_spec(target: TargetSpec, options: TrainOptions, mask_id: int, bias: bool = False, draft_vocab: int | None = None) -> DrafterSpec:
+def drafter_spec(
+    target: TargetSpec, options: TrainOptions, mask_id: int, bias: bool = False, draft_vocab: int | None = None
+) -> DrafterSpec:
     """The drafter to train for `target`: its own shapes, so that its last layers can start it.
 
     `bias`: its projections have one. `draft_vocab`: how many tokens it can propose; None for all.
@@ -58,21 +60,32 @@ def choose_mask_id(tokenizer_json: bytes, target: TargetSpec, wanted: int | None
     added = [token["id"] for token in json.loads(tokenizer_json)["added_tokens"] if token["special"]]
     free = [token for token in added if token not in taken and token < target.vocab]
     if not free:
-        raise UsageError("the tokenizer has no spare special token for the mask", where="tokenizer added_tokens", fix="name one with --mask-id")
+        raise UsageError(
+            "the tokenizer has no spare special token for the mask",
+            where="tokenizer added_tokens",
+            fix="name one with --mask-id",
+        )
     return int(max(free))
 
 
 def check_shape(target: TargetSpec, options: TrainOptions) -> None:
-    """Raise `UsageError` for a target that no drafter is trained for, and for layers and taps that `target` does not have."""
+    """Raise `UsageError` for a target that no drafter is trained for, and for layers and taps that `target` does not
+    have.
+    """
     if target.family not in TRAINABLE:
         raise UsageError(
             f"a drafter for a {target.family} target cannot be trained",
             where=target.name,
-            why="its layers are none that a draft layer could start as, or its embeddings and logits are scaled in ways that training does not know",
+            why=(
+                "its layers are none that a draft layer could start as, or its embeddings and logits are scaled in ways"
+                " that training does not know"
+            ),
             fix=f"train for a target of {', '.join(TRAINABLE)}; published drafters of other families can be built",
         )
     if target.layers < 2:
-        raise UsageError(f"{target.name} has a single layer", why="a drafter reads layers before the last", fix="use a deeper target")
+        raise UsageError(
+            f"{target.name} has a single layer", why="a drafter reads layers before the last", fix="use a deeper target"
+        )
     if options.layers > target.layers:
         raise UsageError(
             f"a drafter of {options.layers} layers for a target of {target.layers}",
@@ -85,6 +98,9 @@ def check_shape(target: TargetSpec, options: TrainOptions) -> None:
         raise UsageError(
             f"taps {list(taps)} cannot be trained on",
             where="--taps",
-            why=f"a tap is the output of one of layers 0 to {target.layers - 2}, each at most once; the last layer's is already normed",
+            why=(
+                f"a tap is the output of one of layers 0 to {target.layers - 2}, each at most once; the last layer's is"
+                " already normed"
+            ),
             fix="name such layers, or leave --taps out",
         )

@@ -37,7 +37,9 @@ class SlotCache:
         columns = torch.arange(self.window, device=positions.device)
         self.mask = columns[None, None, None, :] <= positions[:, None, :, None]
 
-    def update(self, k: torch.Tensor, v: torch.Tensor, layer: int, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(
+        self, k: torch.Tensor, v: torch.Tensor, layer: int, *_: Any, **__: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         where = (self.rows[:, None], slice(None), self.positions)
         self.k[layer][where] = k.transpose(1, 2)
         self.v[layer][where] = v.transpose(1, 2)
@@ -55,7 +57,17 @@ class SlotCache:
         return length, 0
 
 
-def _attention(module: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _: Any, *, scaling: float, slot_cache: SlotCache, **__: Any) -> Any:
+def _attention(
+    module: Any,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    _: Any,
+    *,
+    scaling: float,
+    slot_cache: SlotCache,
+    **__: Any,
+) -> Any:
     """Grouped attention over the slots. q [n, heads, S, d]; k, v [n, kv_heads, window, d]."""
     n, heads, rows, width = q.shape
     kv = k.shape[1]

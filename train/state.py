@@ -26,7 +26,10 @@ class Clock:
 
 
 def save_state(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, clock: Clock, start: str) -> None:
-    """Write everything a resumed run needs; the old file stays until the new one is whole. `start` names the first weights and what is trained."""
+    """Write everything a resumed run needs; the old file stays until the new one is whole.
+
+    `start` names the first weights and what is trained.
+    """
     tensors = {f"model.{name}": p.detach().contiguous() for name, p in model.named_parameters()}
     for name, parameter in model.named_parameters():
         for key, value in optimiser.state.get(parameter, {}).items():
@@ -39,14 +42,20 @@ def save_state(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, c
 def load_state(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, start: str) -> Clock:
     """Restore `model` and `optimiser` in place, on the model's device.
 
-    Raises `UsageError` for the state of a drafter of another shape or another `start`, and for a file that cannot be read.
+    Raises `UsageError` for the state of a drafter of another shape or another `start`, and for a file that cannot be
+    read.
     """
     try:
         opened: Any = safe_open(path, framework="pt")
         metadata = opened.metadata()
         clock = Clock(**json.loads(metadata["clock"]))
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-        raise UsageError("the training state is damaged", where=str(path), why=str(error), fix="delete it: training starts over, the features stay") from error
+        raise UsageError(
+            "the training state is damaged",
+            where=str(path),
+            why=str(error),
+            fix="delete it: training starts over, the features stay",
+        ) from error
     if (found := metadata.get("start", start)) != start:
         raise UsageError(
             "the training state is that of another run",
@@ -56,7 +65,8 @@ def load_state(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, s
         )
     with opened as file:
         for name, parameter in model.named_parameters():
-            if f"model.{name}" not in file.keys() or tuple(file.get_slice(f"model.{name}").get_shape()) != tuple(parameter.shape):  # noqa: SIM118
+            key, shape = f"model.{name}", tuple(parameter.shape)
+            if key not in file.keys() or tuple(file.get_slice(key).get_shape()) != shape:  # noqa: SIM118
                 raise UsageError(
                     "the training state is that of another drafter",
                     where=f"{path}: {name}",
@@ -69,5 +79,7 @@ def load_state(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, s
                 parameter.copy_(file.get_tensor(f"model.{name}"))
                 keys = [key for key in ("step", "exp_avg", "exp_avg_sq") if f"{key}.{name}" in names]
                 moments = {key: file.get_tensor(f"{key}.{name}") for key in keys}
-                optimiser.state[parameter] = {key: value if key == "step" else value.to(parameter.device) for key, value in moments.items()}
+                optimiser.state[parameter] = {
+                    key: value if key == "step" else value.to(parameter.device) for key, value in moments.items()
+                }
     return clock

@@ -1,7 +1,8 @@
 """The target's own next-token distribution, recomputed from the last stored tap.
 
 A stored feature ends with the output of a late layer, so the few layers after it and the final norm give back the
-hidden state the target's head saw. Soft labels from it teach far more per response token than the one token that was said.
+hidden state the target's head saw. Soft labels from it teach far more per response token than the one token that was
+said.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ class Teacher(nn.Module):
     """The target's layers after its last tap, frozen."""
 
     def __init__(self, target: Any, taps: tuple[int, ...]) -> None:
-        """`target` is the transformers model; `taps` are the 0-based layers whose outputs the features hold, in order."""
+        """`target` is the transformers model; `taps` are the 0-based layers whose outputs the features hold, in
+        order.
+        """
         super().__init__()
         self.layers = nn.ModuleList(copy.deepcopy(layer) for layer in target.model.layers[max(taps) + 1 :])
         self.norm, self.rotary = copy.deepcopy(target.model.norm), copy.deepcopy(target.model.rotary_emb)
@@ -29,7 +32,10 @@ class Teacher(nn.Module):
         self.requires_grad_(False)
 
     def on(self, compute: Compute) -> Teacher:
-        """Itself where and as `compute` says. The rotary frequencies stay float32: rounded, they drift with distance."""
+        """Itself where and as `compute` says.
+
+        The rotary frequencies stay float32: rounded, they drift with distance.
+        """
         self.layers.to(compute.device, compute.dtype)
         self.norm.to(compute.device, compute.dtype)
         self.rotary.to(compute.device)
@@ -37,7 +43,10 @@ class Teacher(nn.Module):
 
     @torch.no_grad()
     def hidden(self, features: torch.Tensor) -> torch.Tensor:
-        """What the head saw at every position: [N, T, taps_width] to [N, T, H]. Rows past a sequence's end mean nothing."""
+        """What the head saw at every position: [N, T, taps_width] to [N, T, H].
+
+        Rows past a sequence's end mean nothing.
+        """
         x = features[..., self.start : self.start + self.width].to(self.norm.weight.dtype)
         positions = torch.arange(x.shape[1], device=x.device)[None]
         rotary = self.rotary(x, positions)
@@ -46,10 +55,11 @@ class Teacher(nn.Module):
         return self.norm(x)  # type: ignore[no-any-return]
 
     def rows(self, batch: BlockBatch, kept: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """What the head saw before each proposal that `kept` (bool [N, A, B - 1]) marks: hidden states [U, H] and int64 [kept].
+        """What the head saw before each proposal that `kept` (bool [N, A, B - 1]) marks: hidden states [U, H] and int64
+        [kept].
 
-        The second says which row of the first belongs to each kept proposal: that of the token before it. Blocks overlap, so
-        there are fewer rows than proposals.
+        The second says which row of the first belongs to each kept proposal: that of the token before it. Blocks
+        overlap, so there are fewer rows than proposals.
         """
         hidden = self.hidden(batch.features)
         sequences, length = hidden.shape[:2]

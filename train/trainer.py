@@ -70,10 +70,11 @@ def block_loss(
     soft_share: float = 0.0,
     dtype: torch.dtype = torch.float32,
 ) -> torch.Tensor:
-    """Cross-entropy of every labelled row, weighted exp(-(k - 1) / gamma) and divided by the weights' sum; 0 where no label is in `vocabulary`.
+    """Cross-entropy of every labelled row, weighted exp(-(k - 1) / gamma) and divided by the weights' sum; 0 where no
+    label is in `vocabulary`.
 
-    With a `teacher`, `soft_share` of it is against the target's distribution over the same vocabulary. `dtype` is the one
-    that autocast, where it is on, computes in.
+    With a `teacher`, `soft_share` of it is against the target's distribution over the same vocabulary. `dtype` is the
+    one that autocast, where it is on, computes in.
     """
     block = batch.labels.shape[-1] + 1
     hidden = draft_hidden(model, batch, embedding, block, dtype)
@@ -108,11 +109,12 @@ class Trainer:
         compute: Compute | None = None,
         draft_ids: torch.Tensor | None = None,
     ) -> None:
-        """`embedding`, `head` [V, H] float32 on the model's device; `state` is the checkpoint file, resumed from when it exists.
+        """`embedding`, `head` [V, H] float32 on the model's device; `state` is the checkpoint file, resumed from when
+        it exists.
 
-        Without a `teacher` the loss knows only the tokens that were said. `start` names the weights `model` comes with: a state
-        that began with others is refused. `compute` by default follows `options.precision` on the embedding's device.
-        `draft_ids` int64, sorted, are the only tokens that can be proposed, where those are not all.
+        Without a `teacher` the loss knows only the tokens that were said. `start` names the weights `model` comes with:
+        a state that began with others is refused. `compute` by default follows `options.precision` on the embedding's
+        device. `draft_ids` int64, sorted, are the only tokens that can be proposed, where those are not all.
         """
         self.start = start
         self.model, self.corpus, self.options, self.state, self.teacher = model, corpus, options, state, teacher
@@ -120,15 +122,25 @@ class Trainer:
         self.device = self.compute.device
         self.embedding, self.head = embedding, head
         decay, fused = options.weight_decay, self.device.type == "cpu"  # elsewhere torch groups the updates by itself
-        self.optimiser = torch.optim.AdamW(model.parameters(), lr=options.learning_rate, weight_decay=decay, betas=(0.9, 0.95), fused=fused or None)
+        self.optimiser = torch.optim.AdamW(
+            model.parameters(), lr=options.learning_rate, weight_decay=decay, betas=(0.9, 0.95), fused=fused or None
+        )
         self.clock = load_state(state, model, self.optimiser, start) if state.exists() else Clock()
         self.low_head = head.to(self.compute.dtype)
         self.whole = Vocabulary(self.low_head, None if draft_ids is None else draft_ids.to(self.device))
         # What cannot be proposed is no part of the loss.
-        self.frequent = self.whole if draft_ids is not None else Vocabulary(self.low_head, corpus.frequent_tokens(options.loss_vocabulary).to(self.device))
+        self.frequent = (
+            self.whole
+            if draft_ids is not None
+            else Vocabulary(self.low_head, corpus.frequent_tokens(options.loss_vocabulary).to(self.device))
+        )
         self.held_out = [corpus.triple(item) for item in corpus.test[:48]]
         if not self.held_out:
-            raise UsageError("no sequence is left to measure τ on", where="--held-out", fix="ask for more --response-tokens, or lower --held-out")
+            raise UsageError(
+                "no sequence is left to measure τ on",
+                where="--held-out",
+                fix="ask for more --response-tokens, or lower --held-out",
+            )
 
     @property
     def done(self) -> float:
@@ -140,14 +152,18 @@ class Trainer:
     def train_step(self) -> float:
         """Train on the batch of the clock's step; its loss. The caller moves the clock."""
         options = self.options
-        batch = self.corpus.batch(self.clock.step, options.seed, options.sequences, options.anchors, options.block, options.narrow_share)
+        batch = self.corpus.batch(
+            self.clock.step, options.seed, options.sequences, options.anchors, options.block, options.narrow_share
+        )
         batch = batch.to(self.device)
         for group in self.optimiser.param_groups:
             group["lr"] = rate_at(self.done, options)
         vocabulary = self.whole if self.done > 1 - options.full_share else self.frequent
         gamma, dtype = gamma_for(options.block) if options.gamma is None else options.gamma, self.compute.dtype
         with self.compute.autocast():
-            loss = block_loss(self.model, batch, self.embedding, vocabulary, gamma, self.teacher, options.soft_share, dtype)
+            loss = block_loss(
+                self.model, batch, self.embedding, vocabulary, gamma, self.teacher, options.soft_share, dtype
+            )
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), options.clip)
         self.optimiser.step()
@@ -157,7 +173,15 @@ class Trainer:
 
     def acceptance(self) -> Acceptance:
         """τ and acceptance by position on the held-out sequences."""
-        return evaluate(self.model, self.embedding, self.whole.head, self.held_out, self.options.block, self.compute.dtype, self.whole.labels)
+        return evaluate(
+            self.model,
+            self.embedding,
+            self.whole.head,
+            self.held_out,
+            self.options.block,
+            self.compute.dtype,
+            self.whole.labels,
+        )
 
     def run(self, on_event: Callable[[TrainEvent], None] = lambda event: None) -> None:
         """Train to the end of the schedule. Interrupting loses at most `checkpoint_seconds` of work."""

@@ -11,13 +11,18 @@ from dflash_compile.runtime.errors import UsageError
 
 
 def check_size(size: int, target: TargetSpec) -> None:
-    """Raise `UsageError` when `size` tokens leave none beside those that end an answer, or are not fewer than the target's."""
+    """Raise `UsageError` when `size` tokens leave none beside those that end an answer, or are not fewer than the
+    target's.
+    """
     ends = len(set(target.eos_ids))
     if not ends < size < target.vocab:
         raise UsageError(
             f"a draft vocabulary of {size} tokens",
             where="--draft-vocabulary",
-            why=f"{target.name} has {target.vocab} tokens, and the {ends} that end an answer are always among those that can be proposed",
+            why=(
+                f"{target.name} has {target.vocab} tokens, and the {ends} that end an answer are always among those"
+                " that can be proposed"
+            ),
             fix=f"ask for {ends + 1} to {target.vocab - 1}, or leave the option out for all tokens",
         )
 
@@ -25,7 +30,8 @@ def check_size(size: int, target: TargetSpec) -> None:
 def choose_vocabulary(counts: Counter[int], size: int, target: TargetSpec, mask_id: int) -> DraftVocabulary:
     """The tokens that end an answer and the most frequent of `counts`, `size` in all, sorted by id; never the mask.
 
-    Among tokens that occur equally often, those that never occur included, the lower ids come first. Raises `UsageError` as `check_size` does.
+    Among tokens that occur equally often, those that never occur included, the lower ids come first. Raises
+    `UsageError` as `check_size` does.
     """
     check_size(size, target)
     ends = sorted(set(target.eos_ids))

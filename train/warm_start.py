@@ -21,7 +21,9 @@ def _projection_sizes(target: Any, layers: list[Any], tokens: torch.Tensor) -> d
     def remember(module: Any, _: Any, out: torch.Tensor) -> None:
         sizes[module] = float(out.float().square().mean().sqrt())
 
-    handles = [p.register_forward_hook(remember) for layer in layers for p in (layer.self_attn.q_proj, layer.self_attn.k_proj)]
+    handles = [
+        p.register_forward_hook(remember) for layer in layers for p in (layer.self_attn.q_proj, layer.self_attn.k_proj)
+    ]
     target(tokens)
     for handle in handles:
         handle.remove()

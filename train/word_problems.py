@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import random
 
-PEOPLE = "Adam|Bella|Cyrus|Daria|Elias|Flora|Gabriel|Helga|Igor|Jana|Karim|Lucy|Milo|Nora|Otto|Paula|Ravi|Selma|Theo|Vera".split("|")
-THINGS = "stamps|beads|pears|bricks|tiles|buttons|chairs|plums|postcards|nails|lemons|pens|bags of flour|seeds|jars of honey|ribbons".split("|")
+PEOPLE = "Adam|Bella|Cyrus|Daria|Elias|Flora|Gabriel|Helga|Igor|Jana|Karim|Lucy|Milo|Nora|Otto|Paula|Ravi|Selma|Theo|Vera".split(
+    "|"
+)
+THINGS = (
+    "stamps|beads|pears|bricks|tiles|buttons|chairs|plums|postcards|nails|lemons|pens|bags of flour|seeds|jars of"
+    " honey|ribbons".split("|")
+)
 JOBS = "baker|painter|gardener|tailor|plumber|mechanic|courier|typist".split("|")
 ANIMALS = "cows|sheep|goats|ducks|dogs|horses|geese|pigs".split("|")
 FORMS = (
@@ -50,7 +55,16 @@ FORMS = (
     "{a} throws a coin {few} times. How likely is it that every throw shows heads?",
     "Estimate {big} times {x} first, then compute it exactly.",
 )  # fmt: skip
-ENDINGS = ("", "", "", " Explain your answer.", " Work it out in steps.", " Give only the result.", " Let us reason carefully.", " Write the calculation.")
+ENDINGS = (
+    "",
+    "",
+    "",
+    " Explain your answer.",
+    " Work it out in steps.",
+    " Give only the result.",
+    " Let us reason carefully.",
+    " Write the calculation.",
+)
 
 
 def word_problem(rng: random.Random) -> str:
@@ -58,7 +72,26 @@ def word_problem(rng: random.Random) -> str:
     a, b, c = rng.sample(PEOPLE, 3)
     animals, animals2 = rng.sample(ANIMALS, 2)
     few, step = rng.randint(2, 9), rng.randint(2, 8)
-    numbers = {"x": rng.randint(3, 40), "y": rng.randint(12, 60), "big": rng.randint(60, 500), "big2": 4 * rng.randint(5, 60)}
-    series = {"ten": rng.choice([5, 10, 20, 25]), "few": few, "few2": few + step, "few3": few + 2 * step, "few4": few + 3 * step}
-    words = {"a": a, "b": b, "c": c, "thing": rng.choice(THINGS), "job": rng.choice(JOBS), "animals": animals, "animals2": animals2}
+    numbers = {
+        "x": rng.randint(3, 40),
+        "y": rng.randint(12, 60),
+        "big": rng.randint(60, 500),
+        "big2": 4 * rng.randint(5, 60),
+    }
+    series = {
+        "ten": rng.choice([5, 10, 20, 25]),
+        "few": few,
+        "few2": few + step,
+        "few3": few + 2 * step,
+        "few4": few + 3 * step,
+    }
+    words = {
+        "a": a,
+        "b": b,
+        "c": c,
+        "thing": rng.choice(THINGS),
+        "job": rng.choice(JOBS),
+        "animals": animals,
+        "animals2": animals2,
+    }
     return rng.choice(FORMS).format(**words, **numbers, **series) + rng.choice(ENDINGS)

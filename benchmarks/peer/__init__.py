@@ -1,7 +1,8 @@
 """Other engines on the same model, prompts and threads as a bundle: what `benchmarks/peers.py` is made of.
 
-An engine is one file of `engines/` with one class behind `Peer`, found by name; nothing else mentions it. It runs in a process of its own, in the
-Python that has its libraries, and takes turns with the others over a pipe (`worker.py`, `process.py`).
+An engine is one file of `engines/` with one class behind `Peer`, found by name; nothing else mentions it. It runs in a
+process of its own, in the Python that has its libraries, and takes turns with the others over a pipe (`worker.py`,
+`process.py`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class Setup:
 class Peer(Protocol):
     """One engine with one form of the weights loaded. The class is its file's `PEER`.
 
-    Importing the file must not import the engine's libraries. The constructor raises `ImportError` where one is not installed.
+    Importing the file must not import the engine's libraries. The constructor raises `ImportError` where one is not
+    installed.
     """
 
     VARIANTS: ClassVar[tuple[str, ...]]
@@ -44,5 +46,8 @@ class Peer(Protocol):
     def __init__(self, setup: Setup) -> None: ...
 
     def generate(self, prompt: Sequence[int], new_tokens: int, on_token: Callable[[int], None]) -> Mapping[str, float]:
-        """Decode greedily, `new_tokens` long whatever the tokens are; `on_token` gets each as it is known. Returns figures of its own, if any."""
+        """Decode greedily, `new_tokens` long whatever the tokens are; `on_token` gets each as it is known.
+
+        Returns figures of its own, if any.
+        """
         ...

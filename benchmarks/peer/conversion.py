@@ -9,7 +9,10 @@ from pathlib import Path
 
 
 def made_once(path: Path, make: Callable[[Path], object]) -> Path:
-    """`path`, a file or folder, which `make` writes where it is given if it is not there yet. A run that fails leaves nothing at `path`."""
+    """`path`, a file or folder, which `make` writes where it is given if it is not there yet.
+
+    A run that fails leaves nothing at `path`.
+    """
     if path.exists():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -30,14 +33,18 @@ def work_folder(root: Path, model: Path) -> Path:
 
 
 def transformers_folder(model: Path, work: Path) -> Path:
-    """A transformers directory of the GGUF file `model`, weights in float32, read and written by transformers itself."""
+    """A transformers directory of the GGUF file `model`, weights in float32, read and written by transformers
+    itself.
+    """
 
     def make(folder: Path) -> None:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
         config = GgufConfig(dequantize=True)
-        loaded = AutoModelForCausalLM.from_pretrained(model.parent, gguf_file=model.name, quantization_config=config, dtype=torch.float32)
+        loaded = AutoModelForCausalLM.from_pretrained(
+            model.parent, gguf_file=model.name, quantization_config=config, dtype=torch.float32
+        )
         # It counts as quantised still, and would refuse to be written.
         loaded.hf_quantizer = None
         loaded.save_pretrained(folder)
@@ -47,7 +54,9 @@ def transformers_folder(model: Path, work: Path) -> Path:
 
 
 def gguf_form(model: Path, work: Path, form: str) -> Path:
-    """The GGUF file `model` in another of llama.cpp's forms, say `Q4_0`, made by llama.cpp; itself where that is what it is. Raises `ImportError`."""
+    """The GGUF file `model` in another of llama.cpp's forms, say `Q4_0`, made by llama.cpp; itself where that is what
+    it is. Raises `ImportError`.
+    """
     if model.stem.upper().endswith(form):
         return model
 

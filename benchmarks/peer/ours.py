@@ -30,7 +30,11 @@ class Ours:
         for token in self._session.tokens(prompt, max_new_tokens=new_tokens, draft=self._draft):
             on_token(token)
         statistics = self._session.statistics
-        return {"cycles": statistics.cycles, "drafted": statistics.drafted, "undrafted_tokens": statistics.undrafted_tokens}
+        return {
+            "cycles": statistics.cycles,
+            "drafted": statistics.drafted,
+            "undrafted_tokens": statistics.undrafted_tokens,
+        }
 
 
 PEER = Ours

@@ -69,7 +69,9 @@ class Engine:
             self._process.stdin.write(json.dumps({"prompt": list(prompt), "new_tokens": new_tokens}) + "\n")
             self._process.stdin.flush()
         reply = self._read()
-        return Answer(tuple(reply["tokens"]), reply["first_seconds"], reply["decode_seconds"], reply["cpu_seconds"], reply["own"])
+        return Answer(
+            tuple(reply["tokens"]), reply["first_seconds"], reply["decode_seconds"], reply["cpu_seconds"], reply["own"]
+        )
 
     def close(self) -> None:
         """End the process."""
@@ -86,7 +88,9 @@ class Engine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def _read(self) -> dict[str, Any]:

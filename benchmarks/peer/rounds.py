@@ -1,4 +1,6 @@
-"""One interleaved run: for every prompt all engines answer in turn, so that whatever else the machine does falls on all alike."""
+"""One interleaved run: for every prompt all engines answer in turn, so that whatever else the machine does falls on all
+alike.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,8 @@ class Turn:
 def plan(plain: Sequence[Engine], suites: Sequence[tuple[str, Sequence[Sequence[int]]]], most: int) -> list[Question]:
     """The questions: as many new tokens as the shortest of the bundles' own answers has, at most `most`.
 
-    Where an answer would end, its engine stops, but the others would be made to go on: so nobody is asked past the end. A prompt whose answer has
-    fewer than `SHORTEST` tokens is left out.
+    Where an answer would end, its engine stops, but the others would be made to go on: so nobody is asked past the end.
+    A prompt whose answer has fewer than `SHORTEST` tokens is left out.
     """
     questions = []
     for suite, prompts in suites:
@@ -52,7 +54,9 @@ def plan(plain: Sequence[Engine], suites: Sequence[tuple[str, Sequence[Sequence[
     return questions
 
 
-def take_turns(engines: Sequence[Engine], questions: Sequence[Question], rounds: int, tick: Callable[[str], None]) -> tuple[list[Turn], list[LeftOutError]]:
+def take_turns(
+    engines: Sequence[Engine], questions: Sequence[Question], rounds: int, tick: Callable[[str], None]
+) -> tuple[list[Turn], list[LeftOutError]]:
     """All answers, and the engines that failed on the way: their answers do not count. `tick` hears of every turn."""
     turns, failed = list[Turn](), dict[str, LeftOutError]()
 
@@ -84,7 +88,9 @@ def asked(engine: Engine, question: Question, most: int) -> Answer:
     length = min(len(question.expected), most)
     answer = engine.answer(question.prompt, length)
     if len(answer.tokens) != length:
-        raise LeftOutError(engine.name, f"it gave {len(answer.tokens)} tokens where {length} were asked for", missing=False)
+        raise LeftOutError(
+            engine.name, f"it gave {len(answer.tokens)} tokens where {length} were asked for", missing=False
+        )
     return answer
 
 

@@ -26,7 +26,18 @@ def tables(suites: Sequence[SuiteFigures], engines: Sequence[Engine], left_out: 
 def suite_table(suite: SuiteFigures) -> Table:
     """A row for each engine, the fastest first; quartiles are over rounds."""
     table = Table(f"{suite.name}: {suite.prompts} prompts, {suite.new_tokens} tokens", box=None)
-    for name in ("tok/s", "quartiles", "/ fastest plain", "quartiles", "CPU ms/token", "first ms", "equal", "leading", "τ", "drafted"):
+    for name in (
+        "tok/s",
+        "quartiles",
+        "/ fastest plain",
+        "quartiles",
+        "CPU ms/token",
+        "first ms",
+        "equal",
+        "leading",
+        "τ",
+        "drafted",
+    ):
         table.add_column(name, justify="right")
     for row in sorted(suite.rows, key=lambda row: -row.tokens_per_second.median):
         table.add_row(*_cells(row, row.engine == suite.fastest_plain))

@@ -2,7 +2,8 @@
 
     python -m peer.worker FILE VARIANT MODEL WORK THREADS CONTEXT
 
-A line of JSON in for each request, a line out for each reply. Imports nothing but the standard library until the engine does.
+A line of JSON in for each request, a line out for each reply. Imports nothing but the standard library until the engine
+does.
 """
 
 from __future__ import annotations
@@ -53,7 +54,13 @@ def answer(peer: Peer, prompt: list[int], new_tokens: int) -> dict[str, Any]:
     asked = perf_counter()
     own = dict(peer.generate(prompt, new_tokens, on_token))
     (first, first_cpu), (last, last_cpu) = clock[0], clock[-1]
-    return {"tokens": tokens, "first_seconds": first - asked, "decode_seconds": last - first, "cpu_seconds": last_cpu - first_cpu, "own": own}
+    return {
+        "tokens": tokens,
+        "first_seconds": first - asked,
+        "decode_seconds": last - first,
+        "cpu_seconds": last_cpu - first_cpu,
+        "own": own,
+    }
 
 
 def _private_output() -> TextIO:

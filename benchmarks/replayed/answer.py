@@ -1,4 +1,7 @@
-"""What an answer was, and what the drafter would have proposed at each of its places. Kept as a file beside the prices of calls."""
+"""What an answer was, and what the drafter would have proposed at each of its places.
+
+Kept as a file beside the prices of calls.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,9 @@ def record(session: Session, suites: Sequence[Suite], most: int, rounds: int) ->
     fill(session, tokens)
     prices = measure_prices(session, tokens, rounds)
     answers = [_answer(session, suite.name, prompt, most) for suite in suites for prompt in suite.prompts]
-    return Recording(drafter.block, target.exact_width, target.multiple, min(target.widest, drafter.widest), prices, answers)
+    return Recording(
+        drafter.block, target.exact_width, target.multiple, min(target.widest, drafter.widest), prices, answers
+    )
 
 
 def save(recording: Recording, path: Path) -> None:

@@ -27,7 +27,9 @@ class Way:
     def controller(self, recording: Recording) -> AdaptiveWidth:
         """One that knows nothing yet, as a session that was just opened has it."""
         answer, clock = recording.answers[0], Clock()
-        engines = Engines(ReplayedTarget(recording, answer, clock, 0.0), ReplayedDrafter(recording, answer, clock, self.chances))
+        engines = Engines(
+            ReplayedTarget(recording, answer, clock, 0.0), ReplayedDrafter(recording, answer, clock, self.chances)
+        )
         return AdaptiveWidth(recording.block, engines.widths, narrowest=recording.exact_width, drafter=self.drafter)
 
 
@@ -43,7 +45,8 @@ class Replay:
     cycles: dict[str, int]
     """by kind"""
     saved: dict[str, float]
-    """seconds against plain decoding by kind of cycle, below zero where they were lost; what the host takes is in none"""
+    """seconds against plain decoding by kind of cycle, below zero where they were lost; what the host takes is in
+    none"""
 
 
 def decode(recording: Recording, answer: Answer, way: Way, controller: Controller) -> Replay:
@@ -52,7 +55,10 @@ def decode(recording: Recording, answer: Answer, way: Way, controller: Controlle
     target = ReplayedTarget(recording, answer, clock, recording.prices.hosted(way.drafter, way.lookup, way.chances))
     drafter = ReplayedDrafter(recording, answer, clock, way.chances) if way.drafter else None
     ledger, record = Ledger(controller, plain), Recorder(recording.block, clock)
-    lookup, limits = Lookup(recording.block - 1) if way.lookup else None, Limits(answer.length, "max_new_tokens", frozenset())
+    lookup, limits = (
+        Lookup(recording.block - 1) if way.lookup else None,
+        Limits(answer.length, "max_new_tokens", frozenset()),
+    )
     ledger.begin()
     tokens = list(run(target, drafter, answer.prompt, limits, ledger, record, None, lookup))
     if tokens != answer.tokens[: answer.length]:

@@ -29,7 +29,13 @@ class ReplayedTarget(TargetEngine):
     def __init__(self, recording: Recording, answer: Answer, clock: Clock, host: float) -> None:
         """`host` are seconds that the host takes for each cycle."""
         context = len(answer.prompt) + len(answer.tokens) + recording.block
-        super().__init__(context=context, vocab=1 << 31, widest=recording.widest, exact_width=recording.exact_width, multiple=recording.multiple)
+        super().__init__(
+            context=context,
+            vocab=1 << 31,
+            widest=recording.widest,
+            exact_width=recording.exact_width,
+            multiple=recording.multiple,
+        )
         self._prices, self._clock, self._host = recording.prices, clock, host
         self._first, self._truth = len(answer.prompt) - 1, answer.tokens
 
@@ -55,7 +61,11 @@ class ReplayedDrafter(DrafterEngine):
 
     def __init__(self, recording: Recording, answer: Answer, clock: Clock, chances: bool) -> None:
         """Without `chances` it does not say how sure it is."""
-        super().__init__(context=len(answer.prompt) + len(answer.tokens) + recording.block, block=recording.block, widest=recording.widest)
+        super().__init__(
+            context=len(answer.prompt) + len(answer.tokens) + recording.block,
+            block=recording.block,
+            widest=recording.widest,
+        )
         self._prices: Prices = recording.prices
         self._clock, self._first, self._proposals = clock, len(answer.prompt), answer.proposals
         self.has_chances = chances and bool(answer.chances)

@@ -9,7 +9,9 @@ from dflash_compile.runtime.policy.verify_rows import Chance
 
 
 class Ledger:
-    """A controller that does what another one decides, and books what came of it by kind of cycle; of drafts, by the width they were drafted at."""
+    """A controller that does what another one decides, and books what came of it by kind of cycle; of drafts, by the
+    width they were drafted at.
+    """
 
     def __init__(self, inner: Controller, plain: float) -> None:
         """`plain` are seconds a token of plain decoding."""

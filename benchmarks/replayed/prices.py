@@ -21,7 +21,8 @@ class Prices(msgspec.Struct, frozen=True):
     inject: dict[int, float]
     """by rows; in between as on a line"""
     host: dict[str, float]
-    """of a cycle by way of decoding, the names of `profile_cycle.WAYS`; those of a drafter that does not say how sure it is are "…, silent" """
+    """of a cycle by way of decoding, the names of `profile_cycle.WAYS`; those of a drafter that does not say how sure
+    it is are "…, silent" """
     read: float = 0.0
     """of a row of a prompt, as one of many; 0 where it was not measured"""
 
@@ -34,7 +35,9 @@ class Prices(msgspec.Struct, frozen=True):
         return low if below == above else low + (high - low) * (rows - below) / (above - below)
 
     def hosted(self, drafted: bool, looked_up: bool, chances: bool = True) -> float:
-        """Of the host's part of a cycle in an answer that drafts and looks up, or does not; without `chances` the drafter says nothing of itself."""
+        """Of the host's part of a cycle in an answer that drafts and looks up, or does not; without `chances` the
+        drafter says nothing of itself.
+        """
         name = "both" if drafted and looked_up else "drafts" if drafted else "look-ups" if looked_up else "plain"
         return self.host[name] if chances else self.host.get(f"{name}, silent", self.host[name])
 
@@ -45,12 +48,21 @@ def measure_prices(session: Session, tokens: Sequence[int], rounds: int) -> Pric
     target, drafter = session._engines.target, session._engines.drafter
     widest = min(target.widest, drafter.widest, len(tokens))
     named = dict(calls(session, tokens))
-    # The first inject after other calls finds nothing of its weights in the processor's caches, as one in an answer does.
+    # The first inject after other calls finds nothing of its weights in the processor's caches, as one in an answer
+    # does.
     injects = {1: named.pop("inject 1"), widest: lambda: drafter.inject(target.taps, widest, 0)}
     named = {name: call for name, call in named.items() if not name.startswith("inject")}
-    turns = {**named, "inject 1": injects[1], "read": lambda: target.prefill(tokens[:widest], 0), f"inject {widest}": injects[widest]}
+    turns = {
+        **named,
+        "inject 1": injects[1],
+        "read": lambda: target.prefill(tokens[:widest], 0),
+        f"inject {widest}": injects[widest],
+    }
     seconds = {name: ms / 1000 for name, ms in by_turns([turns], rounds)[0].items()}
-    by_role = {role: {int(name.split()[1]): it for name, it in seconds.items() if name.startswith(f"{role} ")} for role in ("verify", "draft", "inject")}
+    by_role = {
+        role: {int(name.split()[1]): it for name, it in seconds.items() if name.startswith(f"{role} ")}
+        for role in ("verify", "draft", "inject")
+    }
     hosts = {name: host(session, _HOST_TOKENS, **way)["host_us"] / 1e6 for name, way in WAYS.items()}
     if drafter.has_chances:
         drafter.has_chances = False

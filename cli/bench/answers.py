@@ -28,7 +28,9 @@ class Answers:
 
     @property
     def tally(self) -> Tally:
-        """Counts of whole blocks; times of the session's own choice and of the baseline, medians over the repetitions."""
+        """Counts of whole blocks; times of the session's own choice and of the baseline, medians over the
+        repetitions.
+        """
         first = self.runs[BLOCKS][0]
         return Tally(
             tokens=len(first.tokens),
@@ -39,7 +41,9 @@ class Answers:
         )
 
     def typical(self, side: str) -> Run:
-        """The run of `side` with the median decoding time (the faster of two): its roles add up to a time that was really taken."""
+        """The run of `side` with the median decoding time (the faster of two): its roles add up to a time that was
+        really taken.
+        """
         return sorted(self.runs[side], key=lambda run: run.decode_seconds)[(len(self.runs[side]) - 1) // 2]
 
 
@@ -49,7 +53,13 @@ def warm_up(sides: Mapping[str, Side], prompt: Prompt) -> None:
         side.run(prompt, WARM_UP_TOKENS)
 
 
-def take_turns(sides: Mapping[str, Side], prompt: Prompt, max_new_tokens: int, repeats: int, tick: Callable[[], None] = lambda: None) -> Answers:
+def take_turns(
+    sides: Mapping[str, Side],
+    prompt: Prompt,
+    max_new_tokens: int,
+    repeats: int,
+    tick: Callable[[], None] = lambda: None,
+) -> Answers:
     """`repeats` answers of every side, forth and back through the sides by turns; `tick` is called before each."""
     runs: dict[str, list[Run]] = {name: [] for name in sides}
     for repeat in range(repeats):

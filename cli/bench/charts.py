@@ -1,7 +1,7 @@
 """Charts of a benchmark, each as one SVG element.
 
-matplotlib draws them: its SVG needs no script, so the report shows the same in a browser, a mail or a CI system that blocks scripts, and weighs
-kilobytes where a scripted chart carries its library along.
+matplotlib draws them: its SVG needs no script, so the report shows the same in a browser, a mail or a CI system that
+blocks scripts, and weighs kilobytes where a scripted chart carries its library along.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def speed_chart(suites: Sequence[SuiteRecord]) -> str:
     sides = (BASELINE, DFLASH)
     top = 0.0
     for number, side in enumerate(sides):
-        spreads = [suite.sides[side].answer_tokens_per_second or SpreadRecord(lower=0, median=0, upper=0) for suite in suites]
+        spreads = [
+            suite.sides[side].answer_tokens_per_second or SpreadRecord(lower=0, median=0, upper=0) for suite in suites
+        ]
         places = [place + (number - 0.5) * 0.36 for place in range(len(suites))]
         axes.bar(places, [it.median for it in spreads], 0.34, label=_label(side), color=SIDE_COLOURS[side])
         axes.vlines(places, [it.lower for it in spreads], [it.upper for it in spreads], color="#333333", linewidth=1.5)
@@ -65,7 +67,13 @@ def acceptance_chart(suites: Sequence[SuiteRecord]) -> str:
     axes = figure.add_subplot(xlabel="position after the anchor", ylabel="accepted")
     for number, suite in enumerate(suites):
         colour, marker = SUITE_COLOURS[number % len(SUITE_COLOURS)], MARKERS[number % len(MARKERS)]
-        axes.plot(range(1, len(suite.acceptance) + 1), suite.acceptance, color=colour, marker=marker, label=f"{suite.name} (τ {suite.tau:.2f})")
+        axes.plot(
+            range(1, len(suite.acceptance) + 1),
+            suite.acceptance,
+            color=colour,
+            marker=marker,
+            label=f"{suite.name} (τ {suite.tau:.2f})",
+        )
     most = max((len(suite.acceptance) for suite in suites), default=0)
     axes.set_xticks(range(1, most + 1))
     axes.set_ylim(0, 1)
@@ -76,7 +84,11 @@ def acceptance_chart(suites: Sequence[SuiteRecord]) -> str:
 
 def role_chart(suites: Sequence[SuiteRecord]) -> str:
     """Where the time of a token goes, for every suite and side."""
-    rows = [(f"{suite.name}, {_label(name)}", side.role_ms_per_token) for suite in suites for name, side in suite.sides.items()]
+    rows = [
+        (f"{suite.name}, {_label(name)}", side.role_ms_per_token)
+        for suite in suites
+        for name, side in suite.sides.items()
+    ]
     figure = Figure(figsize=(8, 1.4 + 0.3 * len(rows)), layout="constrained")
     axes = figure.add_subplot(xlabel="ms per token")
     left = [0.0] * len(rows)
@@ -97,10 +109,20 @@ def context_chart(contexts: Sequence[ContextRecord]) -> str:
     figure = Figure(figsize=(8, 3.6), layout="constrained")
     axes = figure.add_subplot(xlabel="tokens of the prompt", ylabel="tokens/s")
     lengths = [it.prompt_tokens for it in contexts]
-    speeds = {BASELINE: [it.baseline_tokens_per_second for it in contexts], DFLASH: [it.tokens_per_second for it in contexts]}
+    speeds = {
+        BASELINE: [it.baseline_tokens_per_second for it in contexts],
+        DFLASH: [it.tokens_per_second for it in contexts],
+    }
     for side, spreads in speeds.items():
         axes.plot(lengths, [it.median for it in spreads], color=SIDE_COLOURS[side], marker="o", label=_label(side))
-        axes.fill_between(lengths, [it.lower for it in spreads], [it.upper for it in spreads], color=SIDE_COLOURS[side], alpha=0.2, linewidth=0)
+        axes.fill_between(
+            lengths,
+            [it.lower for it in spreads],
+            [it.upper for it in spreads],
+            color=SIDE_COLOURS[side],
+            alpha=0.2,
+            linewidth=0,
+        )
     axes.set_ylim(0)
     axes.set_xscale("log", base=2)
     axes.set_xticks(lengths)
@@ -116,8 +138,14 @@ def needed_chart(contexts: Sequence[ContextRecord]) -> str:
     panels = figure.subplots(1, len(contexts), sharey=True, squeeze=False)[0]
     for axes, it in zip(panels, contexts, strict=True):
         places = [width.width for width in it.widths]
-        for shade, needed in zip(("#c6dbef", "#9ecae1", "#6baed6", "#2171b5"), zip(*(width.needed for width in it.widths), strict=True), strict=True):
-            axes.plot(places, [one.tau for one in needed], color=shade, marker="o", label=f"{needed[0].speedup:.1f}× needs")
+        for shade, needed in zip(
+            ("#c6dbef", "#9ecae1", "#6baed6", "#2171b5"),
+            zip(*(width.needed for width in it.widths), strict=True),
+            strict=True,
+        ):
+            axes.plot(
+                places, [one.tau for one in needed], color=shade, marker="o", label=f"{needed[0].speedup:.1f}× needs"
+            )
         axes.plot(places, [width.tau for width in it.widths], color="#d55e00", marker="D", label="measured")
         axes.plot(places, places, color="#bbbbbb", linestyle="--", label="most it can give")
         axes.set_title(f"context {it.context}", fontsize=10)
@@ -144,7 +172,9 @@ def _label(side: str) -> str:
 
 
 def _svg(figure: Figure, name: str) -> str:
-    """The drawing as an element for HTML: without the prologue of a file, its ids its own, the same bytes every time."""
+    """The drawing as an element for HTML: without the prologue of a file, its ids its own, the same bytes every
+    time.
+    """
     file = io.StringIO()
     with rc_context({"svg.hashsalt": name}):
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})

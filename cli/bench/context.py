@@ -26,19 +26,30 @@ def read_lengths(words: str) -> list[int]:
     try:
         lengths = sorted({int(word) for word in words.split(",")})
     except ValueError as error:
-        raise UsageError(f"context lengths cannot be {words!r}", fix="give whole numbers with commas between them: 128,512,1024") from error
+        raise UsageError(
+            f"context lengths cannot be {words!r}", fix="give whole numbers with commas between them: 128,512,1024"
+        ) from error
     if lengths[0] < SHORTEST:
-        raise UsageError(f"a context of {lengths[0]} tokens", why=f"the shortest that can be measured has {SHORTEST}", fix="ask for longer ones")
+        raise UsageError(
+            f"a context of {lengths[0]} tokens",
+            why=f"the shortest that can be measured has {SHORTEST}",
+            fix="ask for longer ones",
+        )
     return lengths
 
 
 def prompt_length(asked: int, context: int, max_new_tokens: int, block: int) -> int:
-    """Tokens of the prompt for a context of `asked`: fewer where the answer, and a whole block behind it, would not fit the bundle's `context`.
+    """Tokens of the prompt for a context of `asked`: fewer where the answer, and a whole block behind it, would not fit
+    the bundle's `context`.
 
     Raises `UsageError` where even the shortest does not fit, or `asked` is more than the bundle holds.
     """
     if asked > context:
-        raise UsageError(f"a context of {asked} tokens", why=f"the bundle holds {context}", fix="ask for less, or build with a larger --max-context")
+        raise UsageError(
+            f"a context of {asked} tokens",
+            why=f"the bundle holds {context}",
+            fix="ask for less, or build with a larger --max-context",
+        )
     room = context - max_new_tokens - block
     if room < SHORTEST:
         raise UsageError(
@@ -50,7 +61,9 @@ def prompt_length(asked: int, context: int, max_new_tokens: int, block: int) -> 
 
 
 def make_prompt(encode: Callable[[str], list[int]], texts: Sequence[str], length: int) -> list[int]:
-    """Exactly `length` ids of a chat: `texts` over and over and a request; what is too much is cut out of the middle, so the template stays whole."""
+    """Exactly `length` ids of a chat: `texts` over and over and a request; what is too much is cut out of the middle,
+    so the template stays whole.
+    """
     repeated = 1
     while len(ids := encode("\n\n".join([*list(texts) * repeated, REQUEST]))) < length:
         repeated *= 2
@@ -72,7 +85,12 @@ def measure_context(
     sides: dict[str, Side] = {DFLASH: SessionSide(session), **fixed, BASELINE: baseline}
     tick()
     warm_up(sides, prompt)
-    return context_record(asked, widths(session.manifest.pairing.block), take_turns(sides, prompt, max_new_tokens, repeats, tick), kv_bytes_per_token)
+    return context_record(
+        asked,
+        widths(session.manifest.pairing.block),
+        take_turns(sides, prompt, max_new_tokens, repeats, tick),
+        kv_bytes_per_token,
+    )
 
 
 def turns(block: int, repeats: int) -> int:
@@ -97,7 +115,11 @@ def context_record(asked: int, measured: Sequence[int], answers: Answers, kv_byt
         baseline_ttft_ms=1000 * median(run.first_seconds for run in plain),
         baseline_token_ms=token_ms,
         kv_bytes=(one.statistics.prompt_tokens + len(one.tokens)) * kv_bytes_per_token,
-        widths=[_width(width, answers.runs[_name(width)], token_ms) for width in measured if answers.runs[_name(width)][0].statistics.drafted],
+        widths=[
+            _width(width, answers.runs[_name(width)], token_ms)
+            for width in measured
+            if answers.runs[_name(width)][0].statistics.drafted
+        ],
     )
 
 
@@ -119,7 +141,10 @@ def _width(width: int, runs: Sequence[Run], token_ms: float) -> WidthRecord:
 
 
 def cycle_ms(run: Run) -> dict[str, float]:
-    """A drafted cycle by role. The first cycle finds the prompt injected already, so an answer has one inject fewer than cycles."""
+    """A drafted cycle by role.
+
+    The first cycle finds the prompt injected already, so an answer has one inject fewer than cycles.
+    """
     cycles = run.statistics.drafted
     return {
         "inject": ratio(1000 * run.seconds("inject"), cycles - 1),

@@ -14,7 +14,10 @@ from .records import MachineRecord
 
 
 def machine_record(backend: str) -> MachineRecord:
-    """This machine, and the installed versions of `backend`'s library. Call it before the first run: it notes the load."""
+    """This machine, and the installed versions of `backend`'s library.
+
+    Call it before the first run: it notes the load.
+    """
     return MachineRecord(
         system=f"{platform.system()} {platform.machine()}",
         processor=_processor(),
@@ -32,4 +35,7 @@ def _processor() -> str | None:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return platform.processor() or None
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor() or None)
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        platform.processor() or None,
+    )

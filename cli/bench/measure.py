@@ -33,8 +33,8 @@ def bench(
 ) -> BenchRecord:
     """Every suite and every context length of `lengths` on `session`, which is the loaded bundle at `path`.
 
-    `encode` gives the ids of a user message, template included. Raises `LengthError` where no prompt of any suite fits the bundle, and `UsageError`
-    where a context length does not.
+    `encode` gives the ids of a user message, template included. Raises `LengthError` where no prompt of any suite fits
+    the bundle, and `UsageError` where a context length does not.
     """
     bundle, machine = bundle_record(path, session), machine_record(session.manifest.requires.backend)
     fitting, notes = fit(session, suites)
@@ -42,15 +42,29 @@ def bench(
     notes = [
         *session.notes,
         *notes,
-        *(f"context {asked}: the prompt has {size} tokens, to leave room for the answer" for asked, size in sizes.items() if size < asked),
+        *(
+            f"context {asked}: the prompt has {size} tokens, to leave room for the answer"
+            for asked, size in sizes.items()
+            if size < asked
+        ),
     ]
     sides = {**drafting_sides(session), BASELINE: baseline}
     measured = [_suite(suite, sides, settings, bundle.cache.bytes_per_token, progress) for suite in fitting]
     texts = [prompt for suite in fitting for prompt in suite.prompts]
-    contexts = list(_contexts(session, baseline, sizes, lambda size: make_prompt(encode, texts, size), settings, bundle, progress))
+    contexts = list(
+        _contexts(session, baseline, sizes, lambda size: make_prompt(encode, texts, size), settings, bundle, progress)
+    )
     lossless = all(suite.lossless for suite in measured) and all(it.lossless for it in contexts)
     notes += _doubts(machine, measured)
-    return BenchRecord(bundle=bundle, settings=settings, machine=machine, lossless=lossless, suites=measured, contexts=contexts, notes=notes)
+    return BenchRecord(
+        bundle=bundle,
+        settings=settings,
+        machine=machine,
+        lossless=lossless,
+        suites=measured,
+        contexts=contexts,
+        notes=notes,
+    )
 
 
 def bundle_record(path: Path, session: Session) -> BundleRecord:
@@ -85,7 +99,10 @@ def fit(session: Session, suites: Sequence[Suite]) -> tuple[list[Suite], list[st
             except LengthError as error:
                 fault = error
         if len(prompts) < len(suite.prompts):
-            notes.append(f"{suite.name}: {len(suite.prompts) - len(prompts)} of {len(suite.prompts)} prompts do not fit the bundle and are left out")
+            notes.append(
+                f"{suite.name}: {len(suite.prompts) - len(prompts)} of {len(suite.prompts)} prompts do not fit the"
+                " bundle and are left out"
+            )
         if prompts:
             kept.append(Suite(suite.name, tuple(prompts)))
     if not kept and fault is not None:
@@ -93,7 +110,9 @@ def fit(session: Session, suites: Sequence[Suite]) -> tuple[list[Suite], list[st
     return kept, notes
 
 
-def _suite(suite: Suite, sides: Mapping[str, Side], settings: SettingsRecord, kv_bytes_per_token: int, progress: Progress) -> SuiteRecord:
+def _suite(
+    suite: Suite, sides: Mapping[str, Side], settings: SettingsRecord, kv_bytes_per_token: int, progress: Progress
+) -> SuiteRecord:
     tick = _ticker(progress, f"suite {suite.name}", len(suite.prompts) * len(sides) * settings.repeats)
     warm_up(sides, suite.prompts[0])
     watch = MemoryWatch()
@@ -113,7 +132,16 @@ def _contexts(
 ) -> Iterator[ContextRecord]:
     for asked, size in sizes.items():
         tick = _ticker(progress, f"context {asked}", turns(bundle.block, settings.repeats))
-        record = measure_context(session, baseline, asked, prompt(size), settings.max_new_tokens, settings.repeats, bundle.cache.bytes_per_token, tick)
+        record = measure_context(
+            session,
+            baseline,
+            asked,
+            prompt(size),
+            settings.max_new_tokens,
+            settings.repeats,
+            bundle.cache.bytes_per_token,
+            tick,
+        )
         tick()
         yield record
 
@@ -129,9 +157,13 @@ def _doubts(machine: MachineRecord, suites: Sequence[SuiteRecord]) -> list[str]:
     """Reasons not to trust the times."""
     doubts = []
     if machine.load_average is not None and machine.load_average > machine.cores / 2:
-        doubts.append(f"the machine was busy before the first run (load {machine.load_average:.1f}, cores {machine.cores}): times may be of something else")
+        doubts.append(
+            f"the machine was busy before the first run (load {machine.load_average:.1f}, cores {machine.cores}): times"
+            " may be of something else"
+        )
     doubts += [
-        f"{suite.name}: {suite.memory.swapped_bytes >> 20} MiB of this process lie in swap: its times are of the disk as well"
+        f"{suite.name}: {suite.memory.swapped_bytes >> 20} MiB of this process lie in swap: its times are of the disk"
+        " as well"
         for suite in suites
         if suite.memory.swapped_bytes
     ]

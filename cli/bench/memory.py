@@ -13,7 +13,10 @@ _CLEAR = Path("/proc/self/clear_refs")
 
 
 class MemoryWatch:
-    """Starts when it is made; `record` says what happened since. On Linux the peak is of that time, elsewhere of the whole process."""
+    """Starts when it is made; `record` says what happened since.
+
+    On Linux the peak is of that time, elsewhere of the whole process.
+    """
 
     def __init__(self) -> None:
         with contextlib.suppress(OSError):
@@ -24,7 +27,9 @@ class MemoryWatch:
         """Until now."""
         peak, faults = _usage()
         since = faults - self._faults if faults is not None and self._faults is not None else None
-        return MemoryRecord(peak_rss_bytes=_status("VmHWM") or peak, major_faults=since, swapped_bytes=_status("VmSwap"))
+        return MemoryRecord(
+            peak_rss_bytes=_status("VmHWM") or peak, major_faults=since, swapped_bytes=_status("VmSwap")
+        )
 
 
 def _status(key: str) -> int | None:

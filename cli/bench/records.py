@@ -1,6 +1,7 @@
 """The benchmark's document, as frozen records.
 
-`artifacts/bench.schema.json` is generated from these classes; a test keeps the two equal. Times are in milliseconds, sizes in bytes.
+`artifacts/bench.schema.json` is generated from these classes; a test keeps the two equal. Times are in milliseconds,
+sizes in bytes.
 """
 
 from __future__ import annotations

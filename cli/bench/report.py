@@ -16,16 +16,27 @@ TEMPLATE = "report.html.jinja"
 
 
 def check_report(path: Path) -> None:
-    """Whether a report can be written to `path`, asked before anything is measured. Raises `UsageError`, and `IncompatibleError` without matplotlib."""
+    """Whether a report can be written to `path`, asked before anything is measured.
+
+    Raises `UsageError`, and `IncompatibleError` without matplotlib.
+    """
     folder = path.parent
     if path.is_dir():
-        raise UsageError("the report would replace a folder", where=str(path), fix="give the path of a file, such as report.html")
+        raise UsageError(
+            "the report would replace a folder", where=str(path), fix="give the path of a file, such as report.html"
+        )
     if not folder.is_dir():
-        raise UsageError("the report's folder is not there", where=str(folder), fix="make the folder, or choose another path")
+        raise UsageError(
+            "the report's folder is not there", where=str(folder), fix="make the folder, or choose another path"
+        )
     if not os.access(folder, os.W_OK):
         raise UsageError("the report's folder cannot be written to", where=str(folder), fix="choose another path")
     if find_spec("matplotlib") is None:
-        raise IncompatibleError("matplotlib is not installed", why="it draws the report's charts", fix="pip install 'dflash-compile[report]'")
+        raise IncompatibleError(
+            "matplotlib is not installed",
+            why="it draws the report's charts",
+            fix="pip install 'dflash-compile[report]'",
+        )
 
 
 def write_report(record: BenchRecord, path: Path) -> None:
@@ -53,7 +64,9 @@ def report_html(record: BenchRecord) -> str:
 
     source = files(__package__ or "").joinpath(TEMPLATE).read_text(encoding="utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    drawn = {name: Markup(svg) for name, svg in charts(record.suites, record.contexts).items()}  # ours, and matplotlib escapes labels
+    drawn = {
+        name: Markup(svg) for name, svg in charts(record.suites, record.contexts).items()
+    }  # ours, and matplotlib escapes labels
     return environment.from_string(source).render(bench=record, charts=drawn, verdict=verdict(record))
 
 

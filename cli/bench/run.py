@@ -12,7 +12,11 @@ ROLES: tuple[Role, ...] = ("inject", "draft", "verify", "decode")
 
 @dataclass(frozen=True)
 class Run:
-    """A finished answer. Seconds of `statistics` are of the engines and the loop; the other two are by the wall clock, tokenizer and template included."""
+    """A finished answer.
+
+    Seconds of `statistics` are of the engines and the loop; the other two are by the wall clock, tokenizer and template
+    included.
+    """
 
     tokens: tuple[int, ...]
     text: str

@@ -49,7 +49,14 @@ class SessionSide:
             tokens.append(token)
 
         asked = perf_counter()
-        pieces = session.generate(prompt, max_new_tokens=max_new_tokens, draft=self.draft, block=self.block, lookup=self.lookup, on_token=on_token)
+        pieces = session.generate(
+            prompt,
+            max_new_tokens=max_new_tokens,
+            draft=self.draft,
+            block=self.block,
+            lookup=self.lookup,
+            on_token=on_token,
+        )
         text = "".join(pieces)
         latency = perf_counter() - asked
         began, begun = first[0]

@@ -45,10 +45,16 @@ def _open(word: str, most: int | None) -> Suite:
         else:
             texts = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except UnicodeDecodeError as error:
-        raise UsageError("a suite is not Unicode text", where=str(path), why=str(error), fix="write it in UTF-8") from error
+        raise UsageError(
+            "a suite is not Unicode text", where=str(path), why=str(error), fix="write it in UTF-8"
+        ) from error
     prompts = [text for text in texts if text.strip()][:most]
     if not prompts:
-        raise UsageError("a suite without a prompt", where=str(path), fix="write one prompt a line into a file, or one prompt a .txt file into a folder")
+        raise UsageError(
+            "a suite without a prompt",
+            where=str(path),
+            fix="write one prompt a line into a file, or one prompt a .txt file into a folder",
+        )
     return Suite(path.stem, tuple(prompts))
 
 
@@ -60,5 +66,11 @@ def _locate(word: str) -> Path:
     if path.is_dir() or path.is_file():
         return path
     close = difflib.get_close_matches(word, [*suite_names(), ALL], n=1)
-    known = f"known: {', '.join(suite_names())}, {ALL}; or give a text file with a prompt a line, or a folder of text files"
-    raise UsageError(f"unknown suite: `{word}`", why="it is neither a suite of this tool nor a file", fix=f"did you mean `{close[0]}`?" if close else known)
+    known = (
+        f"known: {', '.join(suite_names())}, {ALL}; or give a text file with a prompt a line, or a folder of text files"
+    )
+    raise UsageError(
+        f"unknown suite: `{word}`",
+        why="it is neither a suite of this tool nor a file",
+        fix=f"did you mean `{close[0]}`?" if close else known,
+    )

@@ -47,12 +47,19 @@ def suite_record(name: str, results: Sequence[Answers], kv_bytes_per_token: int,
         longest=longest,
         kv_bytes=longest * kv_bytes_per_token,
         memory=memory,
-        sides={side: side_record([answers.runs[side] for answers in results], [answers.typical(side) for answers in results]) for side in results[0].runs},
+        sides={
+            side: side_record(
+                [answers.runs[side] for answers in results], [answers.typical(side) for answers in results]
+            )
+            for side in results[0].runs
+        },
     )
 
 
 def acceptance(runs: Sequence[Run]) -> list[float]:
-    """Share of cycles that accepted the proposal at each position, of those that offered one: what came before must have been accepted too."""
+    """Share of cycles that accepted the proposal at each position, of those that offered one: what came before must
+    have been accepted too.
+    """
     offered = [sum(column) for column in zip(*(run.statistics.offered_at for run in runs), strict=True)]
     accepted = [sum(column) for column in zip(*(run.statistics.accepted_at for run in runs), strict=True)]
     return [ratio(taken, asked) for taken, asked in zip(accepted, offered, strict=True) if asked]
@@ -65,12 +72,16 @@ def side_record(repetitions: Sequence[Sequence[Run]], typical: Sequence[Run]) ->
     seconds = sum(median(run.decode_seconds for run in several) for several in repetitions)
     return SideRecord(
         tokens_per_second=ratio(decoded, seconds),
-        answer_tokens_per_second=spread(run.decoded / run.decode_seconds for run in runs if run.decoded and run.decode_seconds > 0),
+        answer_tokens_per_second=spread(
+            run.decoded / run.decode_seconds for run in runs if run.decoded and run.decode_seconds > 0
+        ),
         ttft_ms=quartiles(1000 * run.first_seconds for run in runs),
         latency_ms=quartiles(1000 * run.latency_seconds for run in runs),
         prompt_ms={role: quartiles(1000 * run.prompt_seconds(role) for run in runs) for role in ("prefill", "inject")},
         role_ms_per_token={role: ratio(1000 * seconds, decoded) for role, seconds in role_seconds(typical).items()},
-        host_ms_per_cycle=ratio(1000 * sum(run.host_seconds for run in typical), sum(run.statistics.cycles for run in typical)),
+        host_ms_per_cycle=ratio(
+            1000 * sum(run.host_seconds for run in typical), sum(run.statistics.cycles for run in typical)
+        ),
     )
 
 

@@ -13,7 +13,15 @@ if TYPE_CHECKING:
 
 def tables(record: BenchRecord) -> list[Any]:
     """What rich prints, in order."""
-    parts: list[Any] = [suite_table(record.suites), "", acceptance_table(record.suites), "", role_table(record.suites), "", memory_table(record)]
+    parts: list[Any] = [
+        suite_table(record.suites),
+        "",
+        acceptance_table(record.suites),
+        "",
+        role_table(record.suites),
+        "",
+        memory_table(record),
+    ]
     if record.contexts:
         parts += ["", context_table(record.contexts), "", needed_table(record.contexts)]
     return [*parts, "", verdict(record)]
@@ -21,17 +29,22 @@ def tables(record: BenchRecord) -> list[Any]:
 
 def verdict(record: BenchRecord) -> str:
     """What it comes to, in a sentence."""
-    wrong = [*(suite.name for suite in record.suites if not suite.lossless), *(f"context {it.context}" for it in record.contexts if not it.lossless)]
+    wrong = [
+        *(suite.name for suite in record.suites if not suite.lossless),
+        *(f"context {it.context}" for it in record.contexts if not it.lossless),
+    ]
     if wrong:
         return f"NOT LOSSLESS: the sides differ in {', '.join(wrong)}."
     speeds = [suite.speedup for suite in record.suites]
     return (
-        f"Lossless: all sides gave the same tokens. DFlash ran at {min(speeds):.2f} to {max(speeds):.2f} times the speed of {record.settings.baseline_summary}."
+        f"Lossless: all sides gave the same tokens. DFlash ran at {min(speeds):.2f} to {max(speeds):.2f} times the"
+        f" speed of {record.settings.baseline_summary}."
     )
 
 
 def suite_table(suites: Sequence[SuiteRecord]) -> Table:
-    """A row for each suite; quartiles are of the speed-up of single answers, the worst is of the prompt that gained least.
+    """A row for each suite; quartiles are of the speed-up of single answers, the worst is of the prompt that gained
+    least.
 
     Times are to the first and the last token.
     """
@@ -47,10 +60,14 @@ def suite_table(suites: Sequence[SuiteRecord]) -> Table:
 def acceptance_table(suites: Sequence[SuiteRecord]) -> Table:
     """Acceptance by position, how often the session chose to draft, and how many of its tokens it looked up instead."""
     most = max((len(suite.acceptance) for suite in suites), default=0)
-    table = _table("accepted at", [*(str(position) for position in range(1, most + 1)), "cycles drafted", "tokens looked up"])
+    table = _table(
+        "accepted at", [*(str(position) for position in range(1, most + 1)), "cycles drafted", "tokens looked up"]
+    )
     for suite in suites:
         shares = [f"{share:.0%}" for share in suite.acceptance]
-        table.add_row(suite.name, *shares, *[""] * (most - len(shares)), f"{suite.drafted:.0%}", f"{suite.looked_up:.0%}")
+        table.add_row(
+            suite.name, *shares, *[""] * (most - len(shares)), f"{suite.drafted:.0%}", f"{suite.looked_up:.0%}"
+        )
     return table
 
 
@@ -73,7 +90,12 @@ def memory_table(record: BenchRecord) -> Table:
     table = _table("memory", ["peak RSS", "K/V", "a token", "used", "tokens", "faults", "swapped"])
     for suite in record.suites:
         memory = suite.memory
-        sizes = (_mebi(memory.peak_rss_bytes), f"{reserved:.1f} MiB", f"{cache.bytes_per_token / 1024:.1f} KiB", _mebi(suite.kv_bytes))
+        sizes = (
+            _mebi(memory.peak_rss_bytes),
+            f"{reserved:.1f} MiB",
+            f"{cache.bytes_per_token / 1024:.1f} KiB",
+            _mebi(suite.kv_bytes),
+        )
         faults = "?" if memory.major_faults is None else str(memory.major_faults)
         table.add_row(suite.name, *sizes, str(suite.longest), faults, _mebi(memory.swapped_bytes))
     return table
@@ -83,13 +105,26 @@ def context_table(contexts: Sequence[ContextRecord]) -> Table:
     """A row for each context length."""
     table = _table("context", ["prompt", "tok/s", "baseline", "speed-up", "first", "K/V used", "same"])
     for it in contexts:
-        speeds = (f"{it.tokens_per_second.median:.1f}", f"{it.baseline_tokens_per_second.median:.1f}", f"{it.speedup:.2f}×")
-        table.add_row(str(it.context), str(it.prompt_tokens), *speeds, f"{it.ttft_ms:.0f} ms", _mebi(it.kv_bytes), "yes" if it.lossless else "NO")
+        speeds = (
+            f"{it.tokens_per_second.median:.1f}",
+            f"{it.baseline_tokens_per_second.median:.1f}",
+            f"{it.speedup:.2f}×",
+        )
+        table.add_row(
+            str(it.context),
+            str(it.prompt_tokens),
+            *speeds,
+            f"{it.ttft_ms:.0f} ms",
+            _mebi(it.kv_bytes),
+            "yes" if it.lossless else "NO",
+        )
     return table
 
 
 def needed_table(contexts: Sequence[ContextRecord]) -> Table:
-    """The τ that each width needs for each speed-up, beside the τ it had; a dash where the block is too narrow for it."""
+    """The τ that each width needs for each speed-up, beside the τ it had; a dash where the block is too narrow for
+    it.
+    """
     speedups = next(([needed.speedup for needed in it.widths[0].needed] for it in contexts if it.widths), [])
     table = _table("τ needed at", ["block", "cycle", *(f"{speedup:.1f}×" for speedup in speedups), "measured τ"])
     for it in contexts:

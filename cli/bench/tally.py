@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tally:
-    """One answer or several. The first token of an answer comes from prefill, so it counts in `tokens` but not in `decoded`."""
+    """One answer or several.
+
+    The first token of an answer comes from prefill, so it counts in `tokens` but not in `decoded`.
+    """
 
     tokens: int = 0
     decoded: int = 0

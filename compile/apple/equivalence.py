@@ -1,4 +1,6 @@
-"""Proof that the pieces of a graph, run one after the other, are the graph: every value is known by the operations that made it, at any size."""
+"""Proof that the pieces of a graph, run one after the other, are the graph: every value is known by the operations that
+made it, at any size.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from .partition import Piece, inputs, joined, outputs, placeholders
 
 
 def check_pieces(graph: Graph, pieces: Sequence[Piece], taps: Sequence[int] = ()) -> None:
-    """Raises `BuildError` unless `pieces` come to the very outputs of `graph`, caches and the taps of the layers `taps` included. Reads no weight."""
+    """Raises `BuildError` unless `pieces` come to the very outputs of `graph`, caches and the taps of the layers `taps`
+    included. Reads no weight.
+    """
     values = _Values()
     wanted = values.outputs_of(graph, {name: values.number(f"input {name}") for name in inputs(graph)})
     if TAPS in (ends := outputs(graph)):
@@ -29,11 +33,14 @@ def check_pieces(graph: Graph, pieces: Sequence[Piece], taps: Sequence[int] = ()
         taken = {own: known[name] for (own, _), (name, _) in pairs}
         read = {name: known.get(name, -1) for name in inputs(piece.graph) if name not in taken}
         written = {own: name for (_, own), (_, name) in pairs}
-        known |= {written.get(name, name): number for name, number in values.outputs_of(piece.graph, taken | read).items()}
+        known |= {
+            written.get(name, name): number for name, number in values.outputs_of(piece.graph, taken | read).items()
+        }
     wrong = [name for name, number in wanted.items() if known.get(name) != number]
     if wrong:
         raise BuildError(
-            f"cut into {len(pieces)} pieces, the {graph.signature.role} graph gives another {', '.join(wrong[:4])}", fix="report this, with both config.json"
+            f"cut into {len(pieces)} pieces, the {graph.signature.role} graph gives another {', '.join(wrong[:4])}",
+            fix="report this, with both config.json",
         )
 
 

@@ -50,18 +50,24 @@ def lower(graph: Graph, role: Role) -> Stateful:
         inputs = {port.name: torch.zeros(sizes(port), dtype=_DTYPES[port.dtype]) for port in given}
         # Nothing to decompose: this is what makes writes to the state outputs of the program.
         program = _without_aliases(export(module, (), inputs).run_decompositions({}))
-    names = {spec.target: spec.arg.name for spec in graph.program.graph_signature.input_specs if spec.target is not None}
+    names = {
+        spec.target: spec.arg.name for spec in graph.program.graph_signature.input_specs if spec.target is not None
+    }
     constants = {names[name]: value for name, value in graph.constants.items()}
     if role.cache.in_state:
         constants[CACHE] = torch.zeros(role.cache.sizes, dtype=_DTYPES[role.dtype])
     used = _used(program)
-    return Stateful(role, program, {names[name]: ref for name, ref in graph.weights.items() if names[name] in used}, constants)
+    return Stateful(
+        role, program, {names[name]: ref for name, ref in graph.weights.items() if names[name] in used}, constants
+    )
 
 
 def _used(program: ExportedProgram) -> set[str]:
     """Names of the state that some node reads: an inject graph leaves most of the drafter alone."""
     read = {node.name for node in program.graph.nodes if node.op == "placeholder" and node.users}
-    return {spec.target for spec in program.graph_signature.input_specs if spec.target is not None and spec.arg.name in read}
+    return {
+        spec.target for spec in program.graph_signature.input_specs if spec.target is not None and spec.arg.name in read
+    }
 
 
 def _mode(program: ExportedProgram) -> FakeTensorMode:
@@ -86,7 +92,10 @@ class _Module(nn.Module):
         super().__init__()
         self.graph, self.role = graph, role
         self.specs = graph.program.graph_signature.input_specs
-        values = {**graph.program.constants, **graph.program.state_dict}  # buffers that no checkpoint has are among the constants
+        values = {
+            **graph.program.constants,
+            **graph.program.state_dict,
+        }  # buffers that no checkpoint has are among the constants
         for spec in self.specs:
             if spec.kind == InputKind.PARAMETER:
                 self.register_parameter(spec.arg.name, nn.Parameter(values[spec.target], requires_grad=False))
@@ -99,7 +108,9 @@ class _Module(nn.Module):
         position = ports["position"]
         cache = self.role.cache.opened(getattr(self, CACHE) if self.role.cache.in_state else ports[CACHE], position)
         user = iter([self._given(port.name, ports) for port in self.graph.signature.inputs])
-        values = [next(user) if spec.kind == InputKind.USER_INPUT else getattr(self, spec.arg.name) for spec in self.specs]
+        values = [
+            next(user) if spec.kind == InputKind.USER_INPUT else getattr(self, spec.arg.name) for spec in self.specs
+        ]
         outputs = _Rewriter(self.graph.program.graph_module, cache, position).run(*values)
         named = dict(zip((port.name for port in self.graph.signature.outputs), outputs, strict=True))
         taken = [self.role.taken(port.name, named, ports) for port in self.role.results]
@@ -142,7 +153,9 @@ class _Entry:
 class _Rewriter(torch.fx.Interpreter):
     """Runs a semantic program with the packed forms in place of its cached and rotary operators."""
 
-    def __init__(self, module: torch.fx.GraphModule, cache: Cache | LateCache | HostCache, position: torch.Tensor) -> None:
+    def __init__(
+        self, module: torch.fx.GraphModule, cache: Cache | LateCache | HostCache, position: torch.Tensor
+    ) -> None:
         super().__init__(module)
         self.cache, self.position = cache, position
         self.masks: dict[tuple[int, int, bool, bool], torch.Tensor] = {}
@@ -177,7 +190,9 @@ class _Rewriter(torch.fx.Interpreter):
         sinks: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, _Entry, _Entry]:
         if sinks is not None:
-            raise IncompatibleError("attention sinks have no form in Apple's fused attention", fix="build for another back-end")
+            raise IncompatibleError(
+                "attention sinks have no form in Apple's fused attention", fix="build for another back-end"
+            )
         assert values.index == keys.index + 1
         self.cache.write(keys.index, torch.cat([k, v]))
         key = (q.shape[2], window, causal, anchored)

@@ -1,4 +1,6 @@
-"""A role whose model is cut by layers into several engines, which run one after the other: what each of them takes and gives."""
+"""A role whose model is cut by layers into several engines, which run one after the other: what each of them takes and
+gives.
+"""
 
 from __future__ import annotations
 

@@ -19,11 +19,13 @@ from .roles import sizes
 CACHE_FACTOR = 2.5
 """keys and values of a row are a few times smaller than the largest of them"""
 ROUNDING_FACTOR = 3.0
-"""Deep models have a row, that of the token which all others rest on, whose sums are in the thousands in some layers and small ones after them: what
-float16 loses in between is a large part of what is left (13 % of a key of SmolLM2-135M). No fixed bound holds for it, but the torch program with its values
-rounded loses as much; an engine, whose sums have another order, may lose this many times that."""
+"""Deep models have a row, that of the token which all others rest on, whose sums are in the thousands in some layers
+and small ones after them: what float16 loses in between is a large part of what is left (13 % of a key of
+SmolLM2-135M). No fixed bound holds for it, but the torch program with its values rounded loses as much; an engine,
+whose sums have another order, may lose this many times that."""
 _WIDE_SHARE = 1 / 64
-"""of what rounding to float16 does to a row, that float32 may do to it: 2⁻¹³ of it, and room for a constant that is stored in float16"""
+"""of what rounding to float16 does to a row, that float32 may do to it: 2⁻¹³ of it, and room for a constant that is
+stored in float16"""
 
 
 @dataclass(frozen=True)
@@ -44,15 +46,25 @@ def trial_of(stateful: Stateful) -> Trial:
 
 
 def _feeds(stateful: Stateful, position: int, random: np.random.Generator) -> dict[str, Array]:
-    tables = [len(value) for name, value in stateful.program.state_dict.items() if name.endswith(("embed_tokens_weight", "p_embedding"))]
-    least = min(tables, default=2)  # a part without the embedding: every table that tokens are looked up in has their first two
+    tables = [
+        len(value)
+        for name, value in stateful.program.state_dict.items()
+        if name.endswith(("embed_tokens_weight", "p_embedding"))
+    ]
+    least = min(
+        tables, default=2
+    )  # a part without the embedding: every table that tokens are looked up in has their first two
     feeds: dict[str, Array] = {"position": np.array([position], np.int32)}
     for port in stateful.role.inputs:
         if port.name == "valid":
             feeds[port.name] = np.array([max(stateful.role.rows // 2, 1)], np.int32)
         elif port.name not in (CACHE, "position"):
             ids = port.dtype == "int32"
-            feeds[port.name] = random.integers(0, least, sizes(port)).astype(np.int32) if ids else random.standard_normal(sizes(port)).astype(port.dtype)
+            feeds[port.name] = (
+                random.integers(0, least, sizes(port)).astype(np.int32)
+                if ids
+                else random.standard_normal(sizes(port)).astype(port.dtype)
+            )
     return feeds
 
 
@@ -65,14 +77,16 @@ def compare(
     wide: Sequence[tuple[Mapping[str, Array], Array]] | None = None,
     wide_tolerance: float = 0.0,
 ) -> None:
-    """`found` is what an engine gave to each call and its state after it. Raises `BuildError` where that is not what `reference` gives.
+    """`found` is what an engine gave to each call and its state after it. Raises `BuildError` where that is not what
+    `reference` gives.
 
-    Every call is judged by itself, from the state that the engine had before it. `tolerance` is a part of the largest number of an output; choices are
-    right where no logit is further above theirs. The rows that a call wrote are judged one by one in every entry of the cache, by their norm, which may be
-    off by `CACHE_FACTOR` times as much, in float16 also by `ROUNDING_FACTOR` times what rounding does to that row; all others must stay as they were.
+    Every call is judged by itself, from the state that the engine had before it. `tolerance` is a part of the largest
+    number of an output; choices are right where no logit is further above theirs. The rows that a call wrote are judged
+    one by one in every entry of the cache, by their norm, which may be off by `CACHE_FACTOR` times as much, in float16
+    also by `ROUNDING_FACTOR` times what rounding does to that row; all others must stay as they were.
 
-    `wide` is the same of an engine that computes in float32 what it should in float16, from the same states. It shows what the engine means, where no
-    rounding hides a fault, and is held to `wide_tolerance` in the same way.
+    `wide` is the same of an engine that computes in float32 what it should in float16, from the same states. It shows
+    what the engine means, where no rounding hides a fault, and is held to `wide_tolerance` in the same way.
     """
     before = trial.state
     for number, (feeds, given) in enumerate(zip(trial.calls, found, strict=True)):
@@ -80,8 +94,24 @@ def compare(
         rounding = reference.rounding(feeds) if stateful.role.dtype == "float16" else np.zeros(stateful.role.rows)
         wanted = *reference.run(feeds), reference.state.numpy()
         if wide is not None:
-            _judge(stateful, feeds, before, wide[number], wanted, wide_tolerance, np.maximum(CACHE_FACTOR * wide_tolerance, _WIDE_SHARE * rounding))
-        _judge(stateful, feeds, before, given, wanted, tolerance, np.maximum(CACHE_FACTOR * tolerance, ROUNDING_FACTOR * rounding))
+            _judge(
+                stateful,
+                feeds,
+                before,
+                wide[number],
+                wanted,
+                wide_tolerance,
+                np.maximum(CACHE_FACTOR * wide_tolerance, _WIDE_SHARE * rounding),
+            )
+        _judge(
+            stateful,
+            feeds,
+            before,
+            given,
+            wanted,
+            tolerance,
+            np.maximum(CACHE_FACTOR * tolerance, ROUNDING_FACTOR * rounding),
+        )
         before = given[1]
 
 
@@ -107,7 +137,10 @@ def _rows_apart(stateful: Stateful, feeds: Mapping[str, Array], before: Array, f
     """How far off each row is that a call wrote, in the entry where it is furthest: [S]."""
     start, count = int(feeds["position"][0]), stateful.role.rows
     end = start + count
-    if found.shape != wanted.shape or not (np.array_equal(found[:, :, :start], before[:, :, :start]) and np.array_equal(found[:, :, end:], before[:, :, end:])):
+    if found.shape != wanted.shape or not (
+        np.array_equal(found[:, :, :start], before[:, :, :start])
+        and np.array_equal(found[:, :, end:], before[:, :, end:])
+    ):
         return np.full(count, np.inf)
     return relative(found[:, :, start:end], wanted[:, :, start:end])
 

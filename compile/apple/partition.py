@@ -1,7 +1,9 @@
-"""A semantic graph cut before some of its layers: pieces that run one after the other, the later ones on values that the earlier give.
+"""A semantic graph cut before some of its layers: pieces that run one after the other, the later ones on values that
+the earlier give.
 
-The nodes of a graph lie in the order in which the model runs them. So a piece begins with the first node that reads a weight of its first layer. What
-crosses a cut is the hidden state of each row; integers, masks among them, are made again where they are needed.
+The nodes of a graph lie in the order in which the model runs them. So a piece begins with the first node that reads a
+weight of its first layer. What crosses a cut is the hidden state of each row; integers, masks among them, are made
+again where they are needed.
 """
 
 from __future__ import annotations
@@ -13,7 +15,14 @@ from itertools import pairwise
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec, OutputKind, OutputSpec, TensorArgument
+from torch.export.graph_signature import (
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)
 from torch.fx import Graph as Nodes
 from torch.fx import GraphModule, Node
 
@@ -39,7 +48,9 @@ class Piece:
 
 
 def units(graph: Graph) -> tuple[frozenset[WeightRef], ...]:
-    """What no cut divides: for each layer the weights read while it runs, the first with all before it and the last with all behind it."""
+    """What no cut divides: for each layer the weights read while it runs, the first with all before it and the last
+    with all behind it.
+    """
     found: list[set[WeightRef]] = [set() for _ in range(_layers(graph))]
     refs, at = _refs(graph), 0
     for node in graph.program.graph_module.graph.nodes:
@@ -50,7 +61,10 @@ def units(graph: Graph) -> tuple[frozenset[WeightRef], ...]:
 
 
 def cut(graph: Graph, starts: Sequence[int], taps: Sequence[int] = ()) -> tuple[Piece, ...]:
-    """`graph` before each of the layers `starts`, ascending; one piece more than there are of them. `taps` are the layers that its taps are joined of."""
+    """`graph` before each of the layers `starts`, ascending; one piece more than there are of them.
+
+    `taps` are the layers that its taps are joined of.
+    """
     return tuple(_Cutter(graph, starts, taps).pieces())
 
 
@@ -80,7 +94,11 @@ def placeholders(graph: Graph) -> list[tuple[InputSpec, Node]]:
 
 
 def _refs(graph: Graph) -> dict[Node, WeightRef]:
-    return {node: graph.weights[spec.target] for spec, node in placeholders(graph) if spec.target is not None and spec.target in graph.weights}
+    return {
+        node: graph.weights[spec.target]
+        for spec, node in placeholders(graph)
+        if spec.target is not None and spec.target in graph.weights
+    }
 
 
 def _layers(graph: Graph) -> int:
@@ -111,7 +129,9 @@ class _Cutter:
     def _parts(self, starts: Sequence[int]) -> dict[Node, int]:
         refs, found, at = _refs(self.graph), {}, 0
         for node in self.order:
-            while at < len(starts) and any(source in refs and _layer_of(refs[source]) >= starts[at] for source in node.all_input_nodes):
+            while at < len(starts) and any(
+                source in refs and _layer_of(refs[source]) >= starts[at] for source in node.all_input_nodes
+            ):
                 at += 1
             found[node] = at
         return found
@@ -130,10 +150,14 @@ class _Cutter:
         names = self.taps | {node: f"hidden_{number}" for number, node in enumerate(hidden)}
         for number, body in enumerate(bodies):
             gives = sorted((node for node in names if self.part[node] == number), key=self.order.__getitem__)
-            yield self._piece(number, body, {node: names[node] for node in reads[number]}, {node: names[node] for node in gives})
+            yield self._piece(
+                number, body, {node: names[node] for node in reads[number]}, {node: names[node] for node in gives}
+            )
 
     def _body(self, number: int, crossing: Collection[Node]) -> tuple[set[Node], list[Node]]:
-        """The nodes of a piece, whose values `crossing` later ones read, and the values of earlier pieces that it reads itself."""
+        """The nodes of a piece, whose values `crossing` later ones read, and the values of earlier pieces that it reads
+        itself.
+        """
         span = self.spans[number]
         wanted = [node for node in (*self.ends.values(), *self.taps, *crossing) if self.part[node] == number]
         wanted += self.written[2 * span.start : 2 * span.stop]
@@ -153,13 +177,28 @@ class _Cutter:
         pairs, cached = whole.caches[2 * span.start : 2 * span.stop], cache_names(len(span))
         own = [name for name, node in self.inputs.items() if node in body]
         ends = [name for name, node in self.ends.items() if self.part[node] == number]
-        renamed = {before: after for old, new in zip(pairs, cached, strict=True) for before, after in zip(old, new, strict=True)}
-        read, given = (tuple(Port(name, _DTYPE, tuple(node.meta["val"].shape)) for node, name in side.items()) for side in (reads, gives))
+        renamed = {
+            before: after
+            for old, new in zip(pairs, cached, strict=True)
+            for before, after in zip(old, new, strict=True)
+        }
+        read, given = (
+            tuple(Port(name, _DTYPE, tuple(node.meta["val"].shape)) for node, name in side.items())
+            for side in (reads, gives)
+        )
         taken, made = ({port.name: port for port in side} for side in (whole.inputs, whole.outputs))
         signature = Signature(
             role=whole.role,
-            inputs=(*(taken[name] for name in own), *read, *(replace(taken[name], name=renamed[name]) for name, _ in pairs)),
-            outputs=(*(made[name] for name in ends), *given, *(replace(made[name], name=renamed[name]) for _, name in pairs)),
+            inputs=(
+                *(taken[name] for name in own),
+                *read,
+                *(replace(taken[name], name=renamed[name]) for name, _ in pairs),
+            ),
+            outputs=(
+                *(made[name] for name in ends),
+                *given,
+                *(replace(made[name], name=renamed[name]) for _, name in pairs),
+            ),
             caches=cached,
         )
         values = [*(self.inputs[name] for name in own), *reads, *(self.taken[name] for name, _ in pairs)]
@@ -170,10 +209,18 @@ class _Cutter:
         constants = {name: value for name, value in self.graph.constants.items() if name in kept}
         return Piece(Graph(signature, program, weights, constants), span, read, given)
 
-    def _program(self, body: set[Node], values: Sequence[Node], reads: Mapping[Node, str], results: Sequence[Node]) -> ExportedProgram:
-        """`body` as a program that takes `values` and gives `results`; those in `reads` get the names they have there."""
+    def _program(
+        self, body: set[Node], values: Sequence[Node], reads: Mapping[Node, str], results: Sequence[Node]
+    ) -> ExportedProgram:
+        """`body` as a program that takes `values` and gives `results`; those in `reads` get the names they have
+        there.
+        """
         whole, nodes = self.graph.program, Nodes()
-        stored = [(spec, node) for spec, node in placeholders(self.graph) if node in body and spec.kind != InputKind.USER_INPUT]
+        stored = [
+            (spec, node)
+            for spec, node in placeholders(self.graph)
+            if node in body and spec.kind != InputKind.USER_INPUT
+        ]
         copies = {node: nodes.node_copy(node) for _, node in stored}
         for node in values:
             copies[node] = nodes.placeholder(reads[node]) if node in reads else nodes.node_copy(node)
@@ -187,7 +234,10 @@ class _Cutter:
         return ExportedProgram(
             root=GraphModule(whole.graph_module, nodes),
             graph=nodes,
-            graph_signature=ExportGraphSignature(inputs, [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(copies[node].name), None) for node in results]),
+            graph_signature=ExportGraphSignature(
+                inputs,
+                [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(copies[node].name), None) for node in results],
+            ),
             state_dict={name: value for name, value in whole.state_dict.items() if name in names},
             range_constraints={},
             module_call_graph=[],

@@ -1,4 +1,6 @@
-"""What the torch program behind a stateful engine answers to a call: in float32, or with every value rounded to float16."""
+"""What the torch program behind a stateful engine answers to a call: in float32, or with every value rounded to
+float16.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +24,33 @@ _LEAST = 2.0**-14
 
 
 class Reference:
-    """The torch program behind a function, some of its weights replaced; `state` is what the cache should be, whoever keeps it."""
+    """The torch program behind a function, some of its weights replaced; `state` is what the cache should be, whoever
+    keeps it.
+    """
 
-    def __init__(self, stateful: Stateful, sources: Mapping[Owner, TensorSource], weights: Mapping[str, torch.Tensor]) -> None:
+    def __init__(
+        self, stateful: Stateful, sources: Mapping[Owner, TensorSource], weights: Mapping[str, torch.Tensor]
+    ) -> None:
         self.role, self.ports = stateful.role, stateful.role.returned
         self.program = bound(stateful, sources, weights)
         self.tables = stateful.constants.keys() - {CACHE}
         self.state = stateful.constants.get(CACHE, torch.zeros(()))
-        self._folded = folded(self.program, self.role.dtype, {name for name, ref in stateful.weights.items() if ref.exact})
-        self._scores = next((node.args[0] for node in reversed(self.program.graph.nodes) if node.target is torch.ops.aten.argmax.default), None)
+        self._folded = folded(
+            self.program, self.role.dtype, {name for name, ref in stateful.weights.items() if ref.exact}
+        )
+        self._scores = next(
+            (
+                node.args[0]
+                for node in reversed(self.program.graph.nodes)
+                if node.target is torch.ops.aten.argmax.default
+            ),
+            None,
+        )
 
     def rounding(self, feeds: Mapping[str, Array]) -> Array:
-        """How far rounding every value on the way to float16 moves each row that a call writes, as a part of its norm, in the entry where it is most: [S]."""
+        """How far rounding every value on the way to float16 moves each row that a call writes, as a part of its norm,
+        in the entry where it is most: [S].
+        """
         before, start, end = self.state, int(feeds["position"][0]), int(feeds["position"][0]) + self.role.rows
         written = []
         for rounded in (False, True):
@@ -41,12 +58,15 @@ class Reference:
             self.run(feeds, rounded)
             written.append(self.state.float().numpy()[:, :, start:end])
         self.state = before
-        return np.nan_to_num(relative(written[1], written[0]), nan=0.0, posinf=0.0)  # what float16 cannot hold explains nothing
+        return np.nan_to_num(
+            relative(written[1], written[0]), nan=0.0, posinf=0.0
+        )  # what float16 cannot hold explains nothing
 
     def run(self, feeds: Mapping[str, Array], rounded: bool = False) -> tuple[dict[str, Array], Array | None]:
         """Results by name, and the logits that the choices among them were made from.
 
-        In float32 throughout, cache and taps too, with tables that are as near as the role's dtype is to them; or every value `rounded` to float16.
+        In float32 throughout, cache and taps too, with tables that are as near as the role's dtype is to them; or every
+        value `rounded` to float16.
         """
         given = feeds if self.role.cache.in_state else {**feeds, CACHE: self._cache(rounded).numpy()}
         values: list[torch.Tensor] = []
@@ -70,17 +90,31 @@ class Reference:
 
     def _stored(self, name: str) -> torch.Tensor:
         value: torch.Tensor = self.program.state_dict[name]
-        return value.to(_DTYPES[self.role.dtype]).to(value.dtype) if name in self.tables and value.is_floating_point() else value
+        return (
+            value.to(_DTYPES[self.role.dtype]).to(value.dtype)
+            if name in self.tables and value.is_floating_point()
+            else value
+        )
 
 
 def folded(program: Any, dtype: str, exact: Collection[str]) -> frozenset[str]:
-    """Names of values that follow from weights alone, 1 + w of a norm say: a converter stores them in place of the weights, in `dtype` where not `exact`."""
+    """Names of values that follow from weights alone, 1 + w of a norm say: a converter stores them in place of the
+    weights, in `dtype` where not `exact`.
+    """
     if dtype != "float16":
         return frozenset()
-    constant = {spec.arg.name for spec in program.graph_signature.input_specs if spec.target is not None and spec.target != CACHE and spec.target not in exact}
+    constant = {
+        spec.arg.name
+        for spec in program.graph_signature.input_specs
+        if spec.target is not None and spec.target != CACHE and spec.target not in exact
+    }
     found: set[str] = set()
     for node in program.graph.nodes:
-        if node.op == "call_function" and node.all_input_nodes and all(source.name in constant for source in node.all_input_nodes):
+        if (
+            node.op == "call_function"
+            and node.all_input_nodes
+            and all(source.name in constant for source in node.all_input_nodes)
+        ):
             constant.add(node.name)
             found.add(node.name)
     return frozenset(found)
@@ -105,7 +139,12 @@ class _Keeping(torch.fx.Interpreter):
         if self.rounded and n.target is torch.ops.dflash.rms_norm.default:
             return rounded_norm(*self.fetch_args_kwargs_from_env(n)[0])
         value = super().run_node(n)
-        if (self.rounded or n.name in self.folded) and n.op == "call_function" and isinstance(value, torch.Tensor) and value.dtype == torch.float32:
+        if (
+            (self.rounded or n.name in self.folded)
+            and n.op == "call_function"
+            and isinstance(value, torch.Tensor)
+            and value.dtype == torch.float32
+        ):
             value = value.half().float()
         if n is self.node:
             self.kept = value
@@ -131,6 +170,9 @@ def rounded_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Ten
 
 def relative(found: Array, wanted: Array) -> Array:
     """[N, kv, S, hd] twice: the distance of each row as a part of its norm, in the entry where it is largest."""
-    rows, right = (np.moveaxis(state.astype(np.float32), 2, 1).reshape(*state.shape[:1], state.shape[2], -1) for state in (found, wanted))
+    rows, right = (
+        np.moveaxis(state.astype(np.float32), 2, 1).reshape(*state.shape[:1], state.shape[2], -1)
+        for state in (found, wanted)
+    )
     parts = np.linalg.norm(rows - right, axis=-1) / np.linalg.norm(right, axis=-1).clip(1e-3)
     return np.asarray(parts.max(axis=0))

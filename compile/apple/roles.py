@@ -49,9 +49,14 @@ class Role(ABC):
 
     @property
     def signature(self) -> Signature:
-        """As the manifest records it: a state is a cache whose input and output are one port. A cache that the host keeps is an input."""
+        """As the manifest records it: a state is a cache whose input and output are one port.
+
+        A cache that the host keeps is an input.
+        """
         if self.cache.in_state:
-            return Signature(self.name, self.inputs, (*self.results, Port(CACHE, self.dtype, self.cache.sizes)), ((CACHE, CACHE),))
+            return Signature(
+                self.name, self.inputs, (*self.results, Port(CACHE, self.dtype, self.cache.sizes)), ((CACHE, CACHE),)
+            )
         return Signature(self.name, self.inputs, self.returned)
 
     @property
@@ -65,7 +70,10 @@ class Role(ABC):
 
     @property
     def commits(self) -> bool:
-        """Whether rows that a call writes are ever kept. Those of a draft are not: the next inject writes what the target made of them."""
+        """Whether rows that a call writes are ever kept.
+
+        Those of a draft are not: the next inject writes what the target made of them.
+        """
         return True
 
     @abstractmethod
@@ -114,7 +122,9 @@ class TargetRole(Role):
 
     @property
     def results(self) -> tuple[Port, ...]:
-        return Port("choices", "int32", (1, 1 if self._prefill else self.rows)), Port("taps", self.dtype, (1, self.rows, self.taps_width))
+        return Port("choices", "int32", (1, 1 if self._prefill else self.rows)), Port(
+            "taps", self.dtype, (1, self.rows, self.taps_width)
+        )
 
     def taken(self, name: str, outputs: Tensors, ports: Tensors) -> torch.Tensor:
         return outputs["logits"].argmax(-1) if name == "choices" else outputs[name]
@@ -182,7 +192,8 @@ def widths_of(block: int) -> tuple[int, ...]:
 
 
 def roles_of(models: Models, owner: Owner, dtype: Dtype, in_state: bool = True, late: bool = False) -> tuple[Role, ...]:
-    """Every graph of one model, over caches that their engines keep (`in_state`, and written `late` or by every layer) or the host.
+    """Every graph of one model, over caches that their engines keep (`in_state`, and written `late` or by every layer)
+    or the host.
 
     Caches are longer than the context, so that the padding of a last, wide call fits as well.
     """
@@ -196,5 +207,7 @@ def roles_of(models: Models, owner: Owner, dtype: Dtype, in_state: bool = True, 
     if owner == "target":
         calls = [("prefill", prefill), *(("verify", rows) for rows in widths), ("decode", 1)]
         return tuple(TargetRole(name, owner, rows, cache, dtype, width, taps) for name, rows in calls)
-    injects = tuple(InjectRole("inject", owner, rows, cache, dtype, width) for rows in sorted({prefill, models.block}, reverse=True))
+    injects = tuple(
+        InjectRole("inject", owner, rows, cache, dtype, width) for rows in sorted({prefill, models.block}, reverse=True)
+    )
     return (*injects, *(DraftRole("draft", owner, rows, cache, dtype) for rows in widths))

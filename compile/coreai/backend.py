@@ -52,7 +52,9 @@ class _Prepared:
             file = f"{owner}/{owner}.aimodel"
             (directory / owner).mkdir()
             convert(graphs, self.models.sources, directory / file)
-            records[owner].extend(graph_record(graph.role.signature, file, graph.role.rows, graph.role.function) for graph in graphs)
+            records[owner].extend(
+                graph_record(graph.role.signature, file, graph.role.rows, graph.role.function) for graph in graphs
+            )
         return records
 
     def check(self, directory: Path, progress: Progress, note: Note) -> None:
@@ -71,7 +73,9 @@ def check_options(options: BuildOptions) -> None:
 
 def requires(_models: Models, _options: BuildOptions) -> RequirementRecord:
     """What the engines need of a machine."""
-    return RequirementRecord(backend="coreai", package=_LIBRARY, minimum=_MINIMUM, built_with=_built_with(), exact_width=1)
+    return RequirementRecord(
+        backend="coreai", package=_LIBRARY, minimum=_MINIMUM, built_with=_built_with(), exact_width=1
+    )
 
 
 def prepare(models: Models, options: BuildOptions, progress: Progress, owners: Collection[Owner] = OWNERS) -> _Prepared:
@@ -89,7 +93,9 @@ def prepare(models: Models, options: BuildOptions, progress: Progress, owners: C
 
 def _bytes(graphs: Collection[Stateful]) -> int:
     """Of the weights that one of the graphs reads, in float32, once."""
-    sizes = {ref: int(graph.program.state_dict[name].numel()) for graph in graphs for name, ref in graph.weights.items()}
+    sizes = {
+        ref: int(graph.program.state_dict[name].numel()) for graph in graphs for name, ref in graph.weights.items()
+    }
     return 4 * sum(sizes.values())
 
 

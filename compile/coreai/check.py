@@ -1,4 +1,7 @@
-"""Running every entry point of a saved `.aimodel` beside the torch program. In a process of its own: the runtime aborts where it fails."""
+"""Running every entry point of a saved `.aimodel` beside the torch program.
+
+In a process of its own: the runtime aborts where it fails.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +33,25 @@ def check_model(model: Path, graphs: Sequence[Stateful], sources: Mapping[Owner,
     feeds: dict[str, Array] = {}
     for function, trial in trials.items():
         feeds[f"{function}/{CACHE}"] = trial.state
-        feeds |= {f"{function}/{number}/{name}": value for number, call in enumerate(trial.calls) for name, value in call.items()}
+        feeds |= {
+            f"{function}/{number}/{name}": value
+            for number, call in enumerate(trial.calls)
+            for name, value in call.items()
+        }
     with tempfile.TemporaryDirectory() as folder:
         given, answers = Path(folder) / "given.npz", Path(folder) / "answers.npz"
         np.savez(given, **feeds)  # type: ignore[arg-type]
         run = subprocess.run(
-            [sys.executable, "-m", "dflash_compile.compile.coreai.child", str(model), str(given), str(answers)], capture_output=True, text=True, check=False
+            [sys.executable, "-m", "dflash_compile.compile.coreai.child", str(model), str(given), str(answers)],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if run.returncode:
             raise BuildError(
-                f"Core AI cannot run {model.name}", why="\n".join(run.stderr.strip().splitlines()[-_LINES:]), fix="report this, with both config.json"
+                f"Core AI cannot run {model.name}",
+                why="\n".join(run.stderr.strip().splitlines()[-_LINES:]),
+                fix="report this, with both config.json",
             )
         with np.load(answers) as stored:
             found = dict(stored)

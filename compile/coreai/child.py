@@ -1,6 +1,7 @@
 """`python -m … MODEL GIVEN.npz ANSWERS.npz`: run entry points of a `.aimodel` on stored inputs, in this process.
 
-Keys of GIVEN are FUNCTION/STATE and FUNCTION/CALL/INPUT; those of ANSWERS add what each call gave, and the state after it.
+Keys of GIVEN are FUNCTION/STATE and FUNCTION/CALL/INPUT; those of ANSWERS add what each call gave, and the state after
+it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ async def answer(model: Path, given: dict[str, Array]) -> dict[str, Array]:
             while any(key.startswith(f"{name}/{number}/") for key in given):
                 inputs: Any = {key: NDArray(given[f"{name}/{number}/{key}"]) for key in function.desc.input_names}
                 results: Any = await function(inputs=inputs, state=state)
-                answers |= {f"{name}/{number}/{key}": np.array(value.numpy()) for key, value in (*results.items(), *state.items())}
+                answers |= {
+                    f"{name}/{number}/{key}": np.array(value.numpy())
+                    for key, value in (*results.items(), *state.items())
+                }
                 number += 1
     return answers
 

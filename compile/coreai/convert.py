@@ -1,4 +1,7 @@
-"""Stateful graphs with their weights → one `.aimodel`, in which entry points share weights. Equal inputs give equal bytes."""
+"""Stateful graphs with their weights → one `.aimodel`, in which entry points share weights.
+
+Equal inputs give equal bytes.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,20 @@ _METADATA, _DATE = "metadata.json", "19800101T000000Z"
 
 def convert(graphs: Sequence[Stateful], sources: Mapping[Owner, TensorSource], model: Path) -> None:
     """Write all `graphs` to the folder `model`. Raises `BuildError` where the converter cannot take them."""
-    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+    with (
+        warnings.catch_warnings(),
+        contextlib.redirect_stderr(io.StringIO()),
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
         warnings.simplefilter("ignore")  # it has not seen this torch yet, it says
         try:
             _convert(graphs, sources, model)
         except Exception as error:  # the converter raises whatever the step it was in raises
             names = ", ".join(graph.role.function for graph in graphs)
             raise BuildError(
-                f"Core AI's converter cannot take the graphs {names}", why=f"{type(error).__name__}: {error}", fix="report this, with both config.json"
+                f"Core AI's converter cannot take the graphs {names}",
+                why=f"{type(error).__name__}: {error}",
+                fix="report this, with both config.json",
             ) from error
     metadata = json.loads((model / _METADATA).read_text())
     (model / _METADATA).write_text(json.dumps({**metadata, "creationDate": _DATE}, indent=1, sort_keys=True) + "\n")
@@ -51,7 +60,9 @@ def _convert(graphs: Sequence[Stateful], sources: Mapping[Owner, TensorSource], 
         inputs = [port.name for port in graph.role.inputs if port.name != CACHE]
         results = [port.name for port in graph.role.results]
         program = with_weights_turned(bound(graph, sources).run_decompositions(table))
-        converter.add_exported_program(program, input_names=inputs, output_names=results, state_names=[CACHE], entrypoint_name=graph.role.function)
+        converter.add_exported_program(
+            program, input_names=inputs, output_names=results, state_names=[CACHE], entrypoint_name=graph.role.function
+        )
     converter.to_coreai().save_asset(model)
 
 

@@ -1,4 +1,5 @@
-"""Products whose weights are stored the way round that they are multiplied: [in, out], where checkpoints have [out, in].
+"""Products whose weights are stored the way round that they are multiplied: [in, out], where checkpoints have [out,
+in].
 
 Core AI's runtime on Linux turns a weight at every call: two thirds of the time of a token.
 """
@@ -19,7 +20,9 @@ _LINEAR, _EMBEDDING = _ATEN.linear.default, _ATEN.embedding.default
 def with_weights_turned(program: ExportedProgram) -> ExportedProgram:
     """`program`, changed in place: what only products and look-ups of rows read is stored turned, and read so."""
     graph = program.graph_module.graph
-    values = program._state_dict = dict(program.state_dict)  # of its own, and changed one by one: two copies of a model would be held otherwise
+    values = program._state_dict = dict(
+        program.state_dict
+    )  # of its own, and changed one by one: two copies of a model would be held otherwise
     targets = {spec.arg.name: spec.target for spec in program.graph_signature.input_specs if spec.target in values}
     for node in [node for node in graph.nodes if node.op == "placeholder" and node.name in targets]:
         if not any(user.target is _LINEAR for user in node.users) or not all(_reads(user, node) for user in node.users):

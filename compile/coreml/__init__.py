@@ -1,1 +1,3 @@
-"""Core ML: from stateful graphs to one multifunction package per model, and the proof that a saved package means what was traced."""
+"""Core ML: from stateful graphs to one multifunction package per model, and the proof that a saved package means what
+was traced.
+"""

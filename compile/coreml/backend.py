@@ -61,7 +61,9 @@ class _Prepared:
 
     @property
     def bytes(self) -> int:
-        """Every function is converted by itself before weights are shared: as often as that, in float16, is the most there is at once."""
+        """Every function is converted by itself before weights are shared: as often as that, in float16, is the most
+        there is at once.
+        """
         return sum(_bytes(graph) for package in self.packages for graph in package.graphs)
 
     @property
@@ -78,7 +80,9 @@ class _Prepared:
             for graph in package.graphs:
                 progress("converting", sum(len(found) for found in records.values()), count)
                 done[graph.role.function] = parts / f"{graph.role.function}.mlpackage"
-                convert.convert(graph, self.models.sources, self.compressions[package.owner], self.target, done[graph.role.function])
+                convert.convert(
+                    graph, self.models.sources, self.compressions[package.owner], self.target, done[graph.role.function]
+                )
                 records[package.owner].append(_record(graph.role, package.file))
             merge(done, directory / package.file)
             shutil.rmtree(parts)
@@ -94,7 +98,10 @@ class _Prepared:
             if sum(file.stat().st_size for file in saved.rglob("*") if file.is_file()) < _RUN_BELOW_BYTES:
                 check_package(saved, package.graphs, self.models.sources, self.compressions[package.owner])
             else:
-                note(f"the {package.owner} package is too large to be evaluated here: its structure was checked, its numbers were not")
+                note(
+                    f"the {package.owner} package is too large to be evaluated here: its structure was checked, its"
+                    " numbers were not"
+                )
         note("Core ML runs on a Mac only: the packages were evaluated in torch here, not by Core ML")
 
 
@@ -105,7 +112,9 @@ def check_options(options: BuildOptions) -> None:
 
 def requires(_models: Models, _options: BuildOptions) -> RequirementRecord:
     """What the engines need of a machine."""
-    return RequirementRecord(backend="coreml", package=_LIBRARY, minimum=_MINIMUM, built_with=_built_with(), exact_width=1)
+    return RequirementRecord(
+        backend="coreml", package=_LIBRARY, minimum=_MINIMUM, built_with=_built_with(), exact_width=1
+    )
 
 
 def prepare(models: Models, options: BuildOptions, progress: Progress, owners: Collection[Owner] = OWNERS) -> _Prepared:
@@ -128,9 +137,13 @@ def prepare(models: Models, options: BuildOptions, progress: Progress, owners: C
     return _Prepared(models, options.deployment["deployment_target"], tuple(packages), compressions)
 
 
-def _packages(owner: Owner, roles: Sequence[Role], graphs: Sequence[Graph], starts: Sequence[int]) -> Iterator[_Package]:
+def _packages(
+    owner: Owner, roles: Sequence[Role], graphs: Sequence[Graph], starts: Sequence[int]
+) -> Iterator[_Package]:
     """One package, or one for each of the parts that begin before the layers `starts`."""
-    for number, functions in enumerate(zip(*(parted(role, graph, starts) for role, graph in zip(roles, graphs, strict=True)), strict=True)):
+    for number, functions in enumerate(
+        zip(*(parted(role, graph, starts) for role, graph in zip(roles, graphs, strict=True)), strict=True)
+    ):
         name = f"{owner}-{number + 1}" if starts else owner
         yield _Package(owner, f"{owner}/{name}.mlpackage", tuple(lower(graph, role) for role, graph in functions))
 
@@ -139,15 +152,22 @@ def _record(role: Role, file: str) -> GraphRecord:
     """How the manifest says that `role` is called."""
     part = None
     if isinstance(role, PartRole):
-        part = PartRecord(number=role.number, count=len(role.starts) + 1, layers=list(role.layers), taps=list(role.taps))
+        part = PartRecord(
+            number=role.number, count=len(role.starts) + 1, layers=list(role.layers), taps=list(role.taps)
+        )
     return graph_record(role.signature, file, role.rows, role.function, part=part)
 
 
 def _check_experts(graph: Graph, role: Role) -> None:
-    """Raises `IncompatibleError` for stacked weights: the converter turns them around, and compression knows no block or channel of them."""
+    """Raises `IncompatibleError` for stacked weights: the converter turns them around, and compression knows no block
+    or channel of them.
+    """
     if any(".experts." in ref.tensor for ref in graph.weights.values()):
         lower(graph, role)  # what has no form in any of Apple's graphs is said first
-        raise IncompatibleError("mixtures of experts have no Core ML form here", fix="build with --backend coreai, or for another kind of machine")
+        raise IncompatibleError(
+            "mixtures of experts have no Core ML form here",
+            fix="build with --backend coreai, or for another kind of machine",
+        )
 
 
 def _bytes(graph: Stateful) -> int:

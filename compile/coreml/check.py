@@ -1,7 +1,8 @@
-"""Proof that a saved package computes what was traced: every function run here beside the torch program, with the package's own weights in it.
+"""Proof that a saved package computes what was traced: every function run here beside the torch program, with the
+package's own weights in it.
 
-Twice: in float32, where what the package means shows to a part in thousands, and in float16, where numbers overflow and vanish. So the graph is held to
-rounding at any precision, and the weights by themselves to what that precision costs.
+Twice: in float32, where what the package means shows to a part in thousands, and in float16, where numbers overflow and
+vanish. So the graph is held to rounding at any precision, and the weights by themselves to what that precision costs.
 """
 
 from __future__ import annotations
@@ -26,14 +27,18 @@ from .precision import Compression
 TOLERANCE = 0.02
 """of the largest number of an output: float16's rounding through tens of layers; 0.005 is seen on small models"""
 WIDE_TOLERANCE = 5e-4
-"""of the same when the package is computed in float32, where little but the order of sums differs: 4e-6 is seen over 30 layers of a llama, 2e-4
-with muse's"""
+"""of the same when the package is computed in float32, where little but the order of sums differs: 4e-6 is seen over 30
+layers of a llama, 2e-4 with muse's"""
 _TABLE_ROUNDING = 2**-10
 """of a number, that float16 may do to a table"""
 
 
 def check_package(
-    package: Path, statefuls: tuple[Stateful, ...], sources: Mapping[Owner, TensorSource], compression: Compression, tolerance: float = TOLERANCE
+    package: Path,
+    statefuls: tuple[Stateful, ...],
+    sources: Mapping[Owner, TensorSource],
+    compression: Compression,
+    tolerance: float = TOLERANCE,
 ) -> None:
     """`check_function` on every function of `package`."""
     evaluator = Evaluator(package)
@@ -43,9 +48,16 @@ def check_package(
 
 
 def check_function(
-    evaluator: Evaluator, stateful: Stateful, sources: Mapping[Owner, TensorSource], compression: Compression, tolerance: float = TOLERANCE
+    evaluator: Evaluator,
+    stateful: Stateful,
+    sources: Mapping[Owner, TensorSource],
+    compression: Compression,
+    tolerance: float = TOLERANCE,
 ) -> None:
-    """Run one function at several positions, forward and back. Raises `BuildError` where it differs from the traced graph."""
+    """Run one function at several positions, forward and back.
+
+    Raises `BuildError` where it differs from the traced graph.
+    """
     _check_tables(evaluator, stateful)
     trial = trial_of(stateful)
     cache = trial.state
@@ -60,7 +72,9 @@ def check_function(
 
 
 def _check_tables(evaluator: Evaluator, stateful: Stateful) -> None:
-    """Tables that are no checkpoint's, those of rotary positions for one, are stored as they are: in four bits they turn every key by the wrong angle."""
+    """Tables that are no checkpoint's, those of rotary positions for one, are stored as they are: in four bits they
+    turn every key by the wrong angle.
+    """
     for name in sorted(stateful.constants.keys() - {CACHE}):
         table, found = stateful.constants[name].float(), evaluator.weight(stateful.role.function, f"b_{name}")
         if found is None or found.shape != table.shape:  # folded into something else: running tells
@@ -73,7 +87,9 @@ def _check_tables(evaluator: Evaluator, stateful: Stateful) -> None:
             )
 
 
-def run_once(evaluator: Evaluator, stateful: Stateful, feeds: Mapping[str, Array], cache: Array, wide: bool = False) -> tuple[dict[str, Array], Array]:
+def run_once(
+    evaluator: Evaluator, stateful: Stateful, feeds: Mapping[str, Array], cache: Array, wide: bool = False
+) -> tuple[dict[str, Array], Array]:
     """Results of one call, and the cache after it, whoever keeps that; `wide` as in `Evaluator.run`."""
     function = stateful.role.function
     if stateful.role.cache.in_state:
@@ -84,21 +100,37 @@ def run_once(evaluator: Evaluator, stateful: Stateful, feeds: Mapping[str, Array
     return results, cache if rows is None else with_rows(cache, rows, feeds)
 
 
-def _own_weights(evaluator: Evaluator, stateful: Stateful, sources: Mapping[Owner, TensorSource], compression: Compression) -> dict[str, torch.Tensor]:
-    """The package's weights by the program's names. Raises `BuildError` for one that is missing or too far from the checkpoint's."""
+def _own_weights(
+    evaluator: Evaluator, stateful: Stateful, sources: Mapping[Owner, TensorSource], compression: Compression
+) -> dict[str, torch.Tensor]:
+    """The package's weights by the program's names.
+
+    Raises `BuildError` for one that is missing or too far from the checkpoint's.
+    """
     own = {}
     for name, ref in stateful.weights.items():
         # A tensor used under two names is stored once, under one of them.
         names = [other for other, same in stateful.weights.items() if same == ref]
-        found = next((value for other in (name, *names) if (value := evaluator.weight(stateful.role.function, f"p_{other}")) is not None), None)
+        found = next(
+            (
+                value
+                for other in (name, *names)
+                if (value := evaluator.weight(stateful.role.function, f"p_{other}")) is not None
+            ),
+            None,
+        )
         source = sources[ref.owner]
         wanted = source.rows(ref.tensor, 0, source.shapes()[ref.tensor][0]).float()
         if found is None and wanted.ndim != 2:
-            # The converter may have turned around or cut what is no matrix, under another name. The run beside torch shows whether that is right.
+            # The converter may have turned around or cut what is no matrix, under another name. The run beside torch
+            # shows whether that is right.
             own[name] = wanted
             continue
         if found is None or found.numel() != wanted.numel():
-            raise BuildError(f"the package's {stateful.role.function} lacks the weight {ref.tensor!r}", fix="report this, with the model's config.json")
+            raise BuildError(
+                f"the package's {stateful.role.function} lacks the weight {ref.tensor!r}",
+                fix="report this, with the model's config.json",
+            )
         own[name] = found.float().reshape(wanted.shape)
         error = float((own[name] - wanted).norm() / wanted.norm().clamp(min=1e-12))
         if error > compression.error:

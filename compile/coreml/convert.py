@@ -28,7 +28,9 @@ TARGETS = ("macos15", "macos26")
 _DTYPES: Mapping[str, Any] = {"float16": np.float16, "int32": np.int32}
 
 
-def convert(stateful: Stateful, sources: Mapping[Owner, TensorSource], compression: Compression, target: str, package: Path) -> None:
+def convert(
+    stateful: Stateful, sources: Mapping[Owner, TensorSource], compression: Compression, target: str, package: Path
+) -> None:
     """Write `stateful` to the directory `package`. Raises `BuildError` where the converter cannot take the graph."""
     with quiet():
         import coremltools as ct
@@ -50,15 +52,23 @@ def convert(stateful: Stateful, sources: Mapping[Owner, TensorSource], compressi
             model.save(str(package))
         except Exception as error:  # the converter raises whatever the step it was in raises
             raise BuildError(
-                f"Core ML's converter cannot take the {role.function} graph", why=f"{type(error).__name__}: {error}", fix="report this, with both config.json"
+                f"Core ML's converter cannot take the {role.function} graph",
+                why=f"{type(error).__name__}: {error}",
+                fix="report this, with both config.json",
             ) from error
 
 
 def _kept(stateful: Stateful) -> Kept:
     # A rotary table is long enough to be taken for a matrix. In four bits it turns every key by the wrong angle.
-    tables = (f"b_{name}{suffix}" for name in sorted(stateful.constants.keys() - {CACHE}) for suffix in ("", "_to_fp16"))
+    tables = (
+        f"b_{name}{suffix}" for name in sorted(stateful.constants.keys() - {CACHE}) for suffix in ("", "_to_fp16")
+    )
     exact = {name for name, ref in stateful.weights.items() if ref.exact}
-    heads = {name: stateful.program.state_dict[name].shape[0] for name, ref in stateful.weights.items() if ref.tensor in (HEAD, EMBEDDING)}
+    heads = {
+        name: stateful.program.state_dict[name].shape[0]
+        for name, ref in stateful.weights.items()
+        if ref.tensor in (HEAD, EMBEDDING)
+    }
     return Kept(
         (*tables, *(constant for name in sorted(exact) for constant in (f"p_{name}", f"p_{name}{PART}0"))),
         tuple(f"p_{name}{part}_to_fp16" for name in sorted(heads) for part in ("", *_parts(heads[name]))),
@@ -96,7 +106,9 @@ class _Exact:
         """Whether `op` lies between the exact product and the next one."""
         if not self.weights:
             return False
-        inputs = [var for value in op.inputs.values() for var in (value if isinstance(value, list | tuple) else [value])]
+        inputs = [
+            var for value in op.inputs.values() for var in (value if isinstance(value, list | tuple) else [value])
+        ]
         if any(var.name.startswith(self.weights) for var in inputs):
             return True
         if op.op_type in ("linear", "matmul", "conv", "const"):
@@ -106,12 +118,20 @@ class _Exact:
     def _residual(self, op: Any) -> bool:
         if not self.drafts or op.op_type != "add":
             return False
-        return op.x.rank == op.y.rank == 3 and op.x.shape == op.y.shape and op.x.op is not None and op.y.op is not None and op.x.val is None
+        return (
+            op.x.rank == op.y.rank == 3
+            and op.x.shape == op.y.shape
+            and op.x.op is not None
+            and op.y.op is not None
+            and op.x.val is None
+        )
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """coremltools says on every machine but a Mac that it cannot run models, of every torch that it has not seen it yet, and draws bars of its own."""
+    """coremltools says on every machine but a Mac that it cannot run models, of every torch that it has not seen it
+    yet, and draws bars of its own.
+    """
     logger = logging.getLogger("coremltools")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -37,9 +37,11 @@ def _ints(*values: int) -> np.ndarray[Any, Any]:
 
 @register_torch_op(torch_alias=["dflash::rms_norm"], override=True)  # type: ignore[untyped-decorator]
 def dflash_rms_norm(context: Any, node: Any) -> None:
-    """RMSNorm whose squares cannot overflow float16: with m = max |x|, x / rms(x) = s / sqrt(mean(s²) + eps / m²) for s = x / m.
+    """RMSNorm whose squares cannot overflow float16: with m = max |x|, x / rms(x) = s / sqrt(mean(s²) + eps / m²) for s
+    = x / m.
 
-    coremltools' own form adds eps unscaled, which is another function where activations are small, and divides a row of zeros by zero.
+    coremltools' own form adds eps unscaled, which is another function where activations are small, and divides a row of
+    zeros by zero.
     """
     x, weight, eps = _get_inputs(context, node, expected=3)
     largest = mb.maximum(x=mb.reduce_max(x=mb.abs(x=x), axes=[-1], keep_dims=True), y=np.float32(_LEAST))
@@ -52,7 +54,9 @@ def dflash_rms_norm(context: Any, node: Any) -> None:
 
 @register_torch_op(torch_alias=["dflash::pointwise"], override=True)  # type: ignore[untyped-decorator]
 def dflash_pointwise(context: Any, node: Any) -> None:
-    """Convolutions of width 1 on [1, C, 1, S], the Neural Engine's own form of a product; weights of many rows, a head's, in several of them."""
+    """Convolutions of width 1 on [1, C, 1, S], the Neural Engine's own form of a product; weights of many rows, a
+    head's, in several of them.
+    """
     x, weight = _get_inputs(context, node, expected=2)
     _, rows, channels = x.shape
     # Reshaped, not expanded: the converter would make a convolution of one dimension out of that.

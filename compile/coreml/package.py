@@ -1,4 +1,7 @@
-"""Several packages of one function each → one package with all of them, whose weights are stored once. Equal inputs give equal bytes."""
+"""Several packages of one function each → one package with all of them, whose weights are stored once.
+
+Equal inputs give equal bytes.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ INDEX = "Manifest.json"
 
 
 def merge(functions: Mapping[str, Path], package: Path) -> None:
-    """Write `package` with a function for every name in `functions`, whose value is the package that has it as `main`."""
+    """Write `package` with a function for every name in `functions`, whose value is the package that has it as
+    `main`.
+    """
     with quiet():
         from coremltools.models.utils import MultiFunctionDescriptor, save_multifunction
 
@@ -31,8 +36,13 @@ def _settle(package: Path) -> None:
     from coremltools import proto
 
     index = json.loads((package / INDEX).read_text())
-    renamed = {key: str(uuid.uuid5(uuid.NAMESPACE_URL, entry["path"])).upper() for key, entry in index["itemInfoEntries"].items()}
-    index["itemInfoEntries"] = {renamed[key]: entry for key, entry in sorted(index["itemInfoEntries"].items(), key=lambda item: item[1]["path"])}
+    renamed = {
+        key: str(uuid.uuid5(uuid.NAMESPACE_URL, entry["path"])).upper()
+        for key, entry in index["itemInfoEntries"].items()
+    }
+    index["itemInfoEntries"] = {
+        renamed[key]: entry for key, entry in sorted(index["itemInfoEntries"].items(), key=lambda item: item[1]["path"])
+    }
     index["rootModelIdentifier"] = renamed[index["rootModelIdentifier"]]
     (package / INDEX).write_text(json.dumps(index, indent=4) + "\n")
     spec = proto.Model_pb2.Model()

@@ -12,7 +12,8 @@ from dflash_compile.export.tracing.graph import WeightRef
 _SMALLEST = 2048
 """a weight of fewer numbers, a norm say, stays as it is"""
 _GROUP = 16
-"""rows that share a table: of a whole matrix's, a few large numbers take the range, and the others are stored as the value next to zero"""
+"""rows that share a table: of a whole matrix's, a few large numbers take the range, and the others are stored as the
+value next to zero"""
 
 
 @dataclass(frozen=True)
@@ -54,30 +55,42 @@ def _int8(model: Any, kept: Kept) -> Any:
 def _int4(model: Any, kept: Kept) -> Any:
     from coremltools.optimize import coreml as optimize
 
-    blocks = optimize.OpLinearQuantizerConfig(mode="linear_symmetric", dtype="int4", granularity="per_block", block_size=32, weight_threshold=_SMALLEST)
+    blocks = optimize.OpLinearQuantizerConfig(
+        mode="linear_symmetric", dtype="int4", granularity="per_block", block_size=32, weight_threshold=_SMALLEST
+    )
     return _linear(model, blocks, {**dict.fromkeys(kept.exact), **dict.fromkeys(kept.heads, _int8_config())})
 
 
 def _int8_config() -> Any:
     from coremltools.optimize import coreml as optimize
 
-    return optimize.OpLinearQuantizerConfig(mode="linear_symmetric", dtype="int8", granularity="per_channel", weight_threshold=_SMALLEST)
+    return optimize.OpLinearQuantizerConfig(
+        mode="linear_symmetric", dtype="int8", granularity="per_channel", weight_threshold=_SMALLEST
+    )
 
 
 def _linear(model: Any, rest: Any, named: dict[str, Any]) -> Any:
     from coremltools.optimize import coreml as optimize
 
-    return optimize.linear_quantize_weights(model, optimize.OptimizationConfig(global_config=rest, op_name_configs=named))
+    return optimize.linear_quantize_weights(
+        model, optimize.OptimizationConfig(global_config=rest, op_name_configs=named)
+    )
 
 
 def _palette(bits: int) -> Callable[[Any, Kept], Any]:
-    """One table of evenly spaced values for every `_GROUP` rows: the same bytes in every function, which clustering does not promise."""
+    """One table of evenly spaced values for every `_GROUP` rows: the same bytes in every function, which clustering
+    does not promise.
+    """
 
     def compress(model: Any, kept: Kept) -> Any:
         from coremltools.optimize import coreml as optimize
 
-        table = optimize.OpPalettizerConfig(nbits=bits, mode="uniform", granularity="per_grouped_channel", group_size=_GROUP, weight_threshold=_SMALLEST)
-        return optimize.palettize_weights(model, optimize.OptimizationConfig(global_config=table, op_name_configs=dict.fromkeys(kept.exact)))
+        table = optimize.OpPalettizerConfig(
+            nbits=bits, mode="uniform", granularity="per_grouped_channel", group_size=_GROUP, weight_threshold=_SMALLEST
+        )
+        return optimize.palettize_weights(
+            model, optimize.OptimizationConfig(global_config=table, op_name_configs=dict.fromkeys(kept.exact))
+        )
 
     return compress
 

@@ -1,4 +1,5 @@
-"""How each language writes the few constructs that the shared loop is made of: one template, so that what is tested in one is what runs in the other.
+"""How each language writes the few constructs that the shared loop is made of: one template, so that what is tested in
+one is what runs in the other.
 
 A template's line becomes a line of code. Blocks open with `do` and close with `end`; indentation is put in afterwards.
 """
@@ -15,7 +16,10 @@ Own = Sequence[tuple[str, str, str]]
 
 
 class Words(Protocol):
-    """What the template of the loop may use. Expressions are text in both, e.g. `rows + 1`, where both languages write them alike."""
+    """What the template of the loop may use. Expressions are text in both, e.g.
+
+    `rows + 1`, where both languages write them alike.
+    """
 
     note: str
     let: str
@@ -32,7 +36,9 @@ class Words(Protocol):
     """at most so many in a row"""
 
     def block_class(self, name: str, about: str, given: Names, own: Own) -> str:
-        """The head of a class: fields that its constructor takes, and (name, how apps see it, value) of those it makes."""
+        """The head of a class: fields that its constructor takes, and (name, how apps see it, value) of those it
+        makes.
+        """
         ...
 
     def function(self, name: str, arguments: Names, result: str, about: str) -> str:
@@ -60,7 +66,13 @@ class Words(Protocol):
         ...
 
 
-_PYTHON_TYPES = {"ints": "list[int]", "halves": "Any", "emit": "Callable[[int], None]", "graphs": "list[Graph]", "graph": "Graph"}
+_PYTHON_TYPES = {
+    "ints": "list[int]",
+    "halves": "Any",
+    "emit": "Callable[[int], None]",
+    "graphs": "list[Graph]",
+    "graph": "Graph",
+}
 _SWIFT_TYPES = {
     "int": "Int",
     "ints": "[Int]",
@@ -84,8 +96,19 @@ class Python:
     both, either, blank_lines = " and ", " or ", 2
 
     def block_class(self, name: str, about: str, given: Names, own: Own) -> str:
-        fields = [f"self.{field} = {field}" for field, _ in given] + [f"self.{field} = {value}" for field, _, value in own]
-        return "\n".join([f"class {name}{self.do}", f'"""{about}"""', "", self._head("__init__", given, "None", method=True), *fields, _CLOSE])
+        fields = [f"self.{field} = {field}" for field, _ in given] + [
+            f"self.{field} = {value}" for field, _, value in own
+        ]
+        return "\n".join(
+            [
+                f"class {name}{self.do}",
+                f'"""{about}"""',
+                "",
+                self._head("__init__", given, "None", method=True),
+                *fields,
+                _CLOSE,
+            ]
+        )
 
     def function(self, name: str, arguments: Names, result: str, about: str) -> str:
         return f'{self._head(name, arguments, result, method=True)}\n"""{about}"""'
@@ -96,7 +119,10 @@ class Python:
         return f'{self._head(name, arguments, result, method=False)}\n"""{about}"""'
 
     def _head(self, name: str, arguments: Names, result: str, method: bool) -> str:
-        listed = [*(["self"] if method else []), *(f"{argument}: {_PYTHON_TYPES.get(kind, kind)}" for argument, kind in arguments)]
+        listed = [
+            *(["self"] if method else []),
+            *(f"{argument}: {_PYTHON_TYPES.get(kind, kind)}" for argument, kind in arguments),
+        ]
         return f"def {name}({', '.join(listed)}) -> {_PYTHON_TYPES.get(result, result)}{self.do}"
 
     def count(self, items: str) -> str:
@@ -132,7 +158,9 @@ class Swift:
     both, either, blank_lines = " && ", " || ", 1
 
     def block_class(self, name: str, about: str, given: Names, own: Own) -> str:
-        """Fields of literal values get their types from those; others are made in the constructor, of the type or by the function that their value names."""
+        """Fields of literal values get their types from those; others are made in the constructor, of the type or by
+        the function that their value names.
+        """
         taken = ", ".join(f"{field}: {_SWIFT_TYPES.get(kind, kind)}" for field, kind in given)
         made = [(field, access, value) for field, access, value in own if value.endswith(")")]
         shown = "public " if name in _SWIFT_PUBLIC else ""
@@ -141,9 +169,15 @@ class Swift:
         for field, access, value in made:
             declared = "private let" if access == "hidden" else f"{_SWIFT_ACCESS[access]} var"
             lines.append(f"{declared} {field}: {_made_type(value)}")
-        lines += [f"{_SWIFT_ACCESS[access]} var {field} = {value.lower()}" for field, access, value in own if not value.endswith(")")]
+        lines += [
+            f"{_SWIFT_ACCESS[access]} var {field} = {value.lower()}"
+            for field, access, value in own
+            if not value.endswith(")")
+        ]
         lines += ["", f"init({taken}){self.do}"]
-        lines += [f"self.{field} = {field}" for field, _ in given] + [f"self.{field} = {value}" for field, _, value in made]
+        lines += [f"self.{field} = {field}" for field, _ in given] + [
+            f"self.{field} = {value}" for field, _, value in made
+        ]
         return "\n".join([*lines, self.end])
 
     def function(self, name: str, arguments: Names, result: str, about: str) -> str:
@@ -195,7 +229,9 @@ LANGUAGES: dict[str, Words] = {"swift": Swift(), "python": Python()}
 
 
 def laid_out(text: str, blank_lines: int) -> str:
-    """`text` indented by its blocks; lines that only close a Python block are gone, and so are blank lines beyond `blank_lines`, or one in a block."""
+    """`text` indented by its blocks; lines that only close a Python block are gone, and so are blank lines beyond
+    `blank_lines`, or one in a block.
+    """
     lines: list[str] = []
     depth = blank = 0
     for line in text.splitlines():

@@ -39,8 +39,11 @@ _SWIFT_FILES = {
 }
 _SWIFT_STATE = {"parts": "| `Sources/DFlash/Model.swift` | Core ML: functions, the state, arrays |"}
 _SWIFT_HOST = {
-    "parts": "| `Sources/DFlash/Model.swift` | Core ML: functions, what each of them is given, arrays |\n"
-    "| `Sources/DFlash/HostCache.swift` | the cache: K and V of the rows that were committed, in the memory that Core ML reads |"
+    "parts": (
+        "| `Sources/DFlash/Model.swift` | Core ML: functions, what each of them is given, arrays |\n|"
+        " `Sources/DFlash/HostCache.swift` | the cache: K and V of the rows that were committed, in the memory that"
+        " Core ML reads |"
+    )
 }
 _SWIFT_HOST_FILES = _SWIFT_FILES | {"Sources/DFlash/HostCache.swift": "swift/HostCache.swift.jinja"}
 _PYTHON_FILES = {"dflash_generate.py": "python/generate.py.jinja", "README.md": "python/README.md.jinja"}
@@ -48,34 +51,58 @@ _PYTHON_COREML = {
     "library": "coremltools",
     "imports": "import json\nimport os\nimport sys\nfrom collections.abc import Callable",
     "library_imports": "import coremltools\nimport numpy as np",
-    "proof": "It runs on a Mac. Nobody has run it there yet: it was tested with Core ML played by an evaluator of saved packages.",
+    "proof": (
+        "It runs on a Mac. Nobody has run it there yet: it was tested with Core ML played by an evaluator of saved"
+        " packages."
+    ),
 }
 _PYTHON_COREAI = {
     "library": "coreai-core",
-    "imports": "import asyncio\nimport atexit\nimport json\nimport sys\nimport time\n"
-    "from collections.abc import Callable\nfrom contextlib import AsyncExitStack",
-    "library_imports": "import numpy as np\nfrom coreai.authoring import AIModelAsset\nfrom coreai.runtime import NDArray",
-    "proof": "It runs on a Mac and on Linux, where its answers were compared with those of dflash-compile's own runtime.",
+    "imports": (
+        "import asyncio\nimport atexit\nimport json\nimport sys\nimport time\n"
+        "from collections.abc import Callable\nfrom contextlib import AsyncExitStack"
+    ),
+    "library_imports": (
+        "import numpy as np\nfrom coreai.authoring import AIModelAsset\nfrom coreai.runtime import NDArray"
+    ),
+    "proof": (
+        "It runs on a Mac and on Linux, where its answers were compared with those of dflash-compile's own runtime."
+    ),
 }
 _PYTHON_INCLUDES = {"calls": "python/calls.jinja", "compiled": "python/compiled.jinja"}
 _FORMS = {
-    ("swift", "coreml", GPU_STATE): _Form(_SWIFT_FILES, _SWIFT_STATE, {"calls": "swift/calls.jinja", "model": "swift/state.jinja"}),
-    ("swift", "coreml", ANE_IO): _Form(_SWIFT_HOST_FILES, _SWIFT_HOST, {"calls": "swift/calls.jinja", "model": "swift/host.jinja"}),
-    ("python", "coreml", GPU_STATE): _Form(_PYTHON_FILES, _PYTHON_COREML, _PYTHON_INCLUDES | {"model": "python/state.jinja"}),
-    ("python", "coreml", ANE_IO): _Form(_PYTHON_FILES, _PYTHON_COREML, _PYTHON_INCLUDES | {"model": "python/host.jinja"}),
+    ("swift", "coreml", GPU_STATE): _Form(
+        _SWIFT_FILES, _SWIFT_STATE, {"calls": "swift/calls.jinja", "model": "swift/state.jinja"}
+    ),
+    ("swift", "coreml", ANE_IO): _Form(
+        _SWIFT_HOST_FILES, _SWIFT_HOST, {"calls": "swift/calls.jinja", "model": "swift/host.jinja"}
+    ),
+    ("python", "coreml", GPU_STATE): _Form(
+        _PYTHON_FILES, _PYTHON_COREML, _PYTHON_INCLUDES | {"model": "python/state.jinja"}
+    ),
+    ("python", "coreml", ANE_IO): _Form(
+        _PYTHON_FILES, _PYTHON_COREML, _PYTHON_INCLUDES | {"model": "python/host.jinja"}
+    ),
     # Core AI's engines keep their cache in a state, and have no choice.
-    ("python", "coreai", GPU_STATE): _Form(_PYTHON_FILES, _PYTHON_COREAI, {"calls": "python/calls.jinja", "model": "python/coreai.jinja"}),
+    ("python", "coreai", GPU_STATE): _Form(
+        _PYTHON_FILES, _PYTHON_COREAI, {"calls": "python/calls.jinja", "model": "python/coreai.jinja"}
+    ),
 }
 
 
 def source_of(manifest: Manifest, language: str) -> dict[str, str]:
-    """Text of every file, by relative path, in order. Raises `UsageError` where `language` has no code for the bundle's back-end or cache policy."""
+    """Text of every file, by relative path, in order.
+
+    Raises `UsageError` where `language` has no code for the bundle's back-end or cache policy.
+    """
     from jinja2 import Environment, StrictUndefined
 
     policy = str(manifest.config.get("cache_policy", GPU_STATE))
     form = _form(manifest.requires.backend, language, policy)
     words = LANGUAGES[language]
-    environment = Environment(autoescape=False, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    environment = Environment(
+        autoescape=False, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
 
     def rendered(template: str, **more: str) -> str:
         text = files(__package__ or "").joinpath("templates", *template.split("/")).read_text(encoding="utf-8")
@@ -106,7 +133,9 @@ def _form(backend: str, language: str, policy: str) -> _Form:
     backends = list(dict.fromkeys(other for spoken, other, _ in _FORMS if spoken == language))
     if backend not in backends:
         python = any((spoken, other) == ("python", backend) for spoken, other, _ in _FORMS)
-        elsewhere = "with --lang python" if python else "through dflash_compile.runtime, which is made to be part of an app"
+        elsewhere = (
+            "with --lang python" if python else "through dflash_compile.runtime, which is made to be part of an app"
+        )
         raise UsageError(
             f"there is no {language.capitalize()} code for bundles of the back-end {backend}",
             where="--lang",

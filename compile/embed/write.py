@@ -31,10 +31,12 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 def embed(bundle: str | Path, language: str, output: str | Path, force: bool = False) -> dict[str, str]:
-    """Write code in `language` ("swift" or "python") that runs `bundle` to the folder `output`; returns the text of its files by relative path.
+    """Write code in `language` ("swift" or "python") that runs `bundle` to the folder `output`; returns the text of its
+    files by relative path.
 
-    Raises `UsageError` for a language that the bundle's back-end has no code in and for an output that must not be replaced: one that holds anything
-    but unchanged files of an earlier call. Raises `BundleError` for a bundle that is not whole.
+    Raises `UsageError` for a language that the bundle's back-end has no code in and for an output that must not be
+    replaced: one that holds anything but unchanged files of an earlier call. Raises `BundleError` for a bundle that is
+    not whole.
     """
     root, place = Path(bundle), Path(output)
     check_output(place, force, _KIND, MARK)
@@ -48,7 +50,11 @@ def embed(bundle: str | Path, language: str, output: str | Path, force: bool = F
         for name, text in texts.items():
             (staging / name).parent.mkdir(parents=True, exist_ok=True)
             (staging / name).write_text(text, encoding="utf-8", newline="\n")
-        mark = Mark(language, _digest((root / MANIFEST).read_bytes()), {name: _digest(text.encode()) for name, text in texts.items()})
+        mark = Mark(
+            language,
+            _digest((root / MANIFEST).read_bytes()),
+            {name: _digest(text.encode()) for name, text in texts.items()},
+        )
         (staging / MARK).write_bytes(msgspec.json.format(msgspec.json.encode(mark), indent=2) + b"\n")
         check_output(place, force, _KIND, MARK)
     return texts
@@ -59,9 +65,17 @@ def _check_unchanged(place: Path) -> None:
     try:
         known = msgspec.json.decode((place / MARK).read_bytes(), type=Mark).files
     except msgspec.MsgspecError as fault:
-        raise UsageError(f"{place / MARK} cannot be read", where="--output", why=str(fault), fix="choose another path") from fault
-    found = {path.relative_to(place).as_posix(): path for path in place.rglob("*") if path.is_file() and not _made(path.relative_to(place))}
-    own = [name for name, path in sorted(found.items()) if name != MARK and known.get(name) != _digest(path.read_bytes())]
+        raise UsageError(
+            f"{place / MARK} cannot be read", where="--output", why=str(fault), fix="choose another path"
+        ) from fault
+    found = {
+        path.relative_to(place).as_posix(): path
+        for path in place.rglob("*")
+        if path.is_file() and not _made(path.relative_to(place))
+    }
+    own = [
+        name for name, path in sorted(found.items()) if name != MARK and known.get(name) != _digest(path.read_bytes())
+    ]
     if own:
         raise UsageError(
             f"{place} holds {len(own)} file(s) that were changed or added since they were written",

@@ -31,11 +31,18 @@ Advance = Callable[[int], None]
 """called with the number of bytes just written"""
 
 
-def bind(lowered: Lowered, sources: Mapping[Owner, TensorSource], directory: Path, name: str, advance: Advance = lambda _: None) -> Path:
+def bind(
+    lowered: Lowered,
+    sources: Mapping[Owner, TensorSource],
+    directory: Path,
+    name: str,
+    advance: Advance = lambda _: None,
+) -> Path:
     """Write `name` (the graph) and `name.data` (its weights) into `directory`; returns the path of the graph.
 
     Peak memory is a few chunks of `CHUNK_BYTES`. Equal inputs give equal bytes. Raises `BuildError` when a checkpoint
-    tensor has another shape than the graph or holds numbers that are not finite, `CheckpointError` when it cannot be read.
+    tensor has another shape than the graph or holds numbers that are not finite, `CheckpointError` when it cannot be
+    read.
     """
     location = f"{name}.data"
     model = lowered.model
@@ -53,14 +60,19 @@ def bind(lowered: Lowered, sources: Mapping[Owner, TensorSource], directory: Pat
         value = model.graph.initializers[key]
         assert value.dtype is not None
         assert value.shape is not None
-        value.const_value = ir.ExternalTensor(location, offsets[key], size, value.dtype, shape=value.shape, name=key, base_dir=directory)
+        value.const_value = ir.ExternalTensor(
+            location, offsets[key], size, value.dtype, shape=value.shape, name=key, base_dir=directory
+        )
     path = directory / name
     path.write_bytes(ir.to_proto(model).SerializeToString(deterministic=True))
     return path
 
 
 def check_shapes(lowered: Lowered, sources: Mapping[Owner, TensorSource]) -> None:
-    """Raises `BuildError` for a checkpoint tensor that is missing or has another shape than the graph. Reads no weights."""
+    """Raises `BuildError` for a checkpoint tensor that is missing or has another shape than the graph.
+
+    Reads no weights.
+    """
     for payload in lowered.payloads.values():
         for name, count in pieces(payload.ref, payload.shape[0]):
             _check_shape(sources[payload.ref.owner], payload.ref.owner, name, (count, *payload.shape[1:]))
@@ -100,7 +112,13 @@ def _by_tensor(payloads: Mapping[str, Payload]) -> list[dict[str, Payload]]:
     return list(groups.values())
 
 
-def _write_tensor(data: BinaryIO, group: Mapping[str, Payload], offsets: Mapping[str, int], sources: Mapping[Owner, TensorSource], advance: Advance) -> None:
+def _write_tensor(
+    data: BinaryIO,
+    group: Mapping[str, Payload],
+    offsets: Mapping[str, int],
+    sources: Mapping[Owner, TensorSource],
+    advance: Advance,
+) -> None:
     first = next(iter(group.values()))
     source, owner = sources[first.ref.owner], first.ref.owner
     above = 0
@@ -123,7 +141,9 @@ def _check_shape(source: TensorSource, owner: Owner, name: str, wanted: Shape) -
     stored = source.shapes().get(name)
     if stored != wanted:
         raise BuildError(
-            f"tensor {name!r} has shape {stored}, the graph needs {wanted}" if stored else f"tensor {name!r} is missing",
+            f"tensor {name!r} has shape {stored}, the graph needs {wanted}"
+            if stored
+            else f"tensor {name!r} is missing",
             where=f"{owner} checkpoint",
             why="the config and the weights describe different models",
             fix="check that config.json belongs to these weights",
@@ -133,8 +153,16 @@ def _check_shape(source: TensorSource, owner: Owner, name: str, wanted: Shape) -
 def _check_finite(rows: torch.Tensor, parts: tuple[Array, ...], name: str, where: str) -> None:
     # Quantised, a NaN becomes some number like any other: afterwards nothing would show where wrong text comes from.
     if not bool(rows.isfinite().all()):
-        raise BuildError(f"tensor {name!r} holds numbers that are not finite", where=where, why="the weights are damaged", fix="copy or download them again")
+        raise BuildError(
+            f"tensor {name!r} holds numbers that are not finite",
+            where=where,
+            why="the weights are damaged",
+            fix="copy or download them again",
+        )
     if not all(np.isfinite(part).all() for part in parts if part.dtype.kind == "f"):
         raise BuildError(
-            f"tensor {name!r} holds numbers that are not finite once encoded", where=where, why="they exceed float16", fix="build with --precision fp32"
+            f"tensor {name!r} holds numbers that are not finite once encoded",
+            where=where,
+            why="they exceed float16",
+            fix="build with --precision fp32",
         )

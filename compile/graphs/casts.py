@@ -15,11 +15,21 @@ def fold_casts(model: ir.Model) -> bool:
     for node in nodes(model, "Cast", ""):
         target = ir.DataType(node.attributes["to"].as_int())
         source, moves = node.inputs[0], []
-        while source is not None and (producer := source.producer()) is not None and producer.domain == "" and producer.op_type in _MOVES:
+        while (
+            source is not None
+            and (producer := source.producer()) is not None
+            and producer.domain == ""
+            and producer.op_type in _MOVES
+        ):
             moves.append(producer)
             source = producer.inputs[0]
         widened = None if source is None else source.producer()
-        if widened is None or widened.op_type != "Cast" or widened.inputs[0] is None or widened.inputs[0].dtype != target:
+        if (
+            widened is None
+            or widened.op_type != "Cast"
+            or widened.inputs[0] is None
+            or widened.inputs[0].dtype != target
+        ):
             continue
         edit, value = Editor(model, node), widened.inputs[0]
         for move in reversed(moves):

@@ -25,7 +25,9 @@ def made_by(value: Value, op: str, domain: str = "") -> ir.Node | None:
 
 
 def only_user(value: ir.Value, op: str, domain: str = "") -> ir.Node | None:
-    """The one node that reads `value`, if there is just one, it is an `op`, and `value` leaves the graph nowhere else."""
+    """The one node that reads `value`, if there is just one, it is an `op`, and `value` leaves the graph nowhere
+    else.
+    """
     uses = list(value.uses())
     if len(uses) != 1 or value.is_graph_output():
         return None
@@ -44,7 +46,14 @@ class Editor:
         self.name = place.name if place is not None else name
 
     def add(
-        self, op: str, inputs: Sequence[Value], attributes: Mapping[str, Any] | None = None, *, domain: str = "", outputs: int = 1, like: Sequence[Value] = ()
+        self,
+        op: str,
+        inputs: Sequence[Value],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        domain: str = "",
+        outputs: int = 1,
+        like: Sequence[Value] = (),
     ) -> list[ir.Value]:
         """Add a node and return its outputs, typed as the values in `like`."""
         node = ir.node(op, inputs, attributes or {}, domain=domain, num_outputs=outputs)
@@ -62,7 +71,15 @@ class Editor:
             self.model.graph.insert_before(self.place, node)
         return list(node.outputs)
 
-    def one(self, op: str, inputs: Sequence[Value], attributes: Mapping[str, Any] | None = None, *, domain: str = "", like: Value = None) -> ir.Value:
+    def one(
+        self,
+        op: str,
+        inputs: Sequence[Value],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        domain: str = "",
+        like: Value = None,
+    ) -> ir.Value:
         """Add a node of one output and return that."""
         return self.add(op, inputs, attributes, domain=domain, like=(like,))[0]
 
@@ -80,7 +97,12 @@ def constant(model: ir.Model, array: np.ndarray[Any, Any]) -> ir.Value:
         return found
     while name in model.graph.initializers:
         name += "_"
-    value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(ir.DataType.from_numpy(array.dtype)), const_value=ir.tensor(array, name=name))
+    value = ir.Value(
+        name=name,
+        shape=ir.Shape(array.shape),
+        type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
+        const_value=ir.tensor(array, name=name),
+    )
     model.graph.initializers.add(value)
     return value
 

@@ -1,4 +1,6 @@
-"""MatMul with a transposed weight becomes one `dflash::Linear(x, weight [N, K])`, the weight in the checkpoint's layout."""
+"""MatMul with a transposed weight becomes one `dflash::Linear(x, weight [N, K])`, the weight in the checkpoint's
+layout.
+"""
 
 from __future__ import annotations
 

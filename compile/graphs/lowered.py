@@ -28,7 +28,9 @@ def pieces(ref: WeightRef, rows: int) -> tuple[tuple[str, int], ...]:
 
 @dataclass(frozen=True)
 class Payload:
-    """What fills one initializer: part number `part` of a checkpoint tensor, or of several stacked, under an encoding."""
+    """What fills one initializer: part number `part` of a checkpoint tensor, or of several stacked, under an
+    encoding.
+    """
 
     ref: WeightRef
     encoding: Encoding
@@ -60,7 +62,9 @@ class Payloads:
 
     def encode(self, weight: ir.Value, encoding: Encoding) -> list[ir.Value]:
         """The initializers that hold `weight` under `encoding`, made on first use."""
-        return [self._initializer(weight, encoding, index) for index in range(len(encoding.parts(static_shape(weight))))]
+        return [
+            self._initializer(weight, encoding, index) for index in range(len(encoding.parts(static_shape(weight))))
+        ]
 
     def _initializer(self, weight: ir.Value, encoding: Encoding, index: int) -> ir.Value:
         payload = Payload(self.weights[str(weight.name)], encoding, static_shape(weight), index)
@@ -76,9 +80,17 @@ class Payloads:
         return self.model.graph.initializers[name]
 
     def finish(self) -> dict[str, Payload]:
-        """The payload of every initializer of the model that has no value; what no pass encoded is stored as float32."""
+        """The payload of every initializer of the model that has no value; what no pass encoded is stored as
+        float32.
+        """
         empty = [value for value in self.model.graph.initializers.values() if value.const_value is None]
-        return {str(value.name): self.encoded.get(str(value.name)) or Payload(self.weights[str(value.name)], Floats(), static_shape(value)) for value in empty}
+        return {
+            str(value.name): (
+                self.encoded.get(str(value.name))
+                or Payload(self.weights[str(value.name)], Floats(), static_shape(value))
+            )
+            for value in empty
+        }
 
 
 def static_shape(weight: ir.Value) -> Shape:

@@ -1,6 +1,7 @@
 """A traced graph as an onnx-ir model: names as the signature says, semantic nodes kept, weights by name only.
 
-The model is not valid ONNX until a lowering has replaced its "dflash" nodes and binding has given its initializers values.
+The model is not valid ONNX until a lowering has replaced its "dflash" nodes and binding has given its initializers
+values.
 """
 
 from __future__ import annotations
@@ -38,7 +39,14 @@ class SemanticModel:
 def to_onnx(graph: Graph) -> SemanticModel:
     """`graph` in ONNX, opset 24 and the domain "dflash", shape arithmetic folded. No weight has a value."""
     with _quiet():
-        exported = torch.onnx.export(graph.program, dynamo=True, optimize=False, opset_version=OPSET, custom_translation_table=translations(), verbose=False)
+        exported = torch.onnx.export(
+            graph.program,
+            dynamo=True,
+            optimize=False,
+            opset_version=OPSET,
+            custom_translation_table=translations(),
+            verbose=False,
+        )
     assert exported is not None
     model = exported.model
     _forget_origins(model)
@@ -91,7 +99,9 @@ def _name_ports(model: ir.Model, graph: Graph) -> None:
     for node in model.graph:
         for value in node.outputs:
             if value.shape is not None and not value.is_graph_output():
-                value.shape = ir.Shape([symbols.get(str(d.value), d.value) if isinstance(d, ir.SymbolicDim) else d for d in value.shape])
+                value.shape = ir.Shape(
+                    [symbols.get(str(d.value), d.value) if isinstance(d, ir.SymbolicDim) else d for d in value.shape]
+                )
 
 
 def _detach_weights(model: ir.Model, graph: Graph) -> dict[str, WeightRef]:

@@ -15,7 +15,8 @@ from .edit import Editor
 class Positions:
     """Computed on demand and shared by all layers; `edit.tidy` then sorts them to where they belong.
 
-    `position` is the graph's int32 [1] input; the row count is the second dimension of what is embedded, or of the first input where nothing is.
+    `position` is the graph's int32 [1] input; the row count is the second dimension of what is embedded, or of the
+    first input where nothing is.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -48,7 +49,9 @@ class Positions:
 
     def last(self) -> ir.Value:
         """int32 [1]: position + S - 1."""
-        return self._once("last", lambda: self.edit.one("Sub", [self.total(), self.edit.constant(np.array([1], np.int32))]))
+        return self._once(
+            "last", lambda: self.edit.one("Sub", [self.total(), self.edit.constant(np.array([1], np.int32))])
+        )
 
     def of_rows(self) -> ir.Value:
         """int64 [1, S]: the position of each row."""

@@ -1,6 +1,8 @@
-"""Attention over ring caches in standard opset 24: a circular TensorScatter, then Attention over the whole ring under a mask of absolute positions.
+"""Attention over ring caches in standard opset 24: a circular TensorScatter, then Attention over the whole ring under a
+mask of absolute positions.
 
-What a slot holds depends on the position of a call alone, not on how the cache got there, so equal rows give equal bits after any rollback.
+What a slot holds depends on the position of a call alone, not on how the cache got there, so equal rows give equal bits
+after any rollback.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ def ring_attention(model: ir.Model, positions: Positions) -> bool:
         q, k, v, k_cache, v_cache, _, *sinks = node.inputs
         out, k_out, v_out = node.outputs
         edit = Editor(model, node)
-        keys, values = (_scatter(edit, cache, new, positions, like) for cache, new, like in ((k_cache, k, k_out), (v_cache, v, v_out)))
+        keys, values = (
+            _scatter(edit, cache, new, positions, like)
+            for cache, new, like in ((k_cache, k, k_out), (v_cache, v, v_out))
+        )
         names = ("window", "causal", "anchored")
         mask = masks.visible(_rows(k_cache), *(node.attributes[name].as_int() for name in names))
         seen: tuple[ir.Value | None, ...] = (keys, values, mask)
@@ -67,7 +72,9 @@ class _Masks:
             first = edit.one("Sub", [positions.start(), edit.constant(np.array([window], np.int64))])
             near = edit.one("GreaterOrEqual", [held, first])
         else:
-            near = edit.one("Less", [edit.one("Abs", [edit.one("Sub", [row, held])]), edit.constant(np.array(window, np.int64))])
+            near = edit.one(
+                "Less", [edit.one("Abs", [edit.one("Sub", [row, held])]), edit.constant(np.array(window, np.int64))]
+            )
         seen = edit.one("And", [seen, near])
         if causal:
             return edit.one("And", [seen, edit.one("LessOrEqual", [held, row])])
@@ -83,7 +90,9 @@ class _Masks:
         return edit.one("Sub", [last, edit.one("Mod", [back, edit.constant(np.array(ring, np.int64))])])
 
 
-def _scatter(edit: Editor, cache: ir.Value | None, new: ir.Value | None, positions: Positions, like: ir.Value) -> ir.Value:
+def _scatter(
+    edit: Editor, cache: ir.Value | None, new: ir.Value | None, positions: Positions, like: ir.Value
+) -> ir.Value:
     slot = edit.one("Mod", [positions.start(), edit.constant(np.array(_rows(cache), np.int64))])
     return edit.one("TensorScatter", [cache, new, slot], {"axis": -2, "mode": "circular"}, like=like)
 

@@ -21,13 +21,22 @@ _FLOAT = "T"
 _POSITION = "tensor(int32)"
 
 
-def _schema(name: str, inputs: dict[str, str], outputs: tuple[str, ...], attributes: dict[str, Any], optional: tuple[str, ...] = ()) -> Schema:
+def _schema(
+    name: str,
+    inputs: dict[str, str],
+    outputs: tuple[str, ...],
+    attributes: dict[str, Any],
+    optional: tuple[str, ...] = (),
+) -> Schema:
     kinds = Schema.FormalParameterOption
     return Schema(
         name,
         DOMAIN,
         VERSION,
-        inputs=[_Parameter(key, kind, param_option=kinds.Optional if key in optional else kinds.Single) for key, kind in inputs.items()],
+        inputs=[
+            _Parameter(key, kind, param_option=kinds.Optional if key in optional else kinds.Single)
+            for key, kind in inputs.items()
+        ],
         outputs=[_Parameter(key, _FLOAT) for key in outputs],
         attributes=[Schema.Attribute(key, kind) for key, kind in attributes.items()],
         type_constraints=[(_FLOAT, ["tensor(float)", "tensor(float16)", "tensor(bfloat16)"], "")],
@@ -67,7 +76,14 @@ SCHEMAS = (
     ),
     _schema(
         "ChosenExperts",
-        {"x": _FLOAT, "chosen": "tensor(int64)", "gate_up": _FLOAT, "down": _FLOAT, "gate_up_bias": _FLOAT, "down_bias": _FLOAT},
+        {
+            "x": _FLOAT,
+            "chosen": "tensor(int64)",
+            "gate_up": _FLOAT,
+            "down": _FLOAT,
+            "gate_up_bias": _FLOAT,
+            "down_bias": _FLOAT,
+        },
         ("out",),
         {"transposed": _INT, "concatenated": _INT, "alpha": _REAL, "beta": _REAL, "limit": _REAL},
         optional=("gate_up_bias", "down_bias"),
@@ -131,7 +147,19 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
         sinks: Any = None,
     ) -> Any:
         more = () if sinks is None else (sinks,)
-        return _OPSET.KVRingAttention(q, k, v, k_cache, v_cache, position, *more, scale=scale, window=window, causal=int(causal), anchored=int(anchored))
+        return _OPSET.KVRingAttention(
+            q,
+            k,
+            v,
+            k_cache,
+            v_cache,
+            position,
+            *more,
+            scale=scale,
+            window=window,
+            causal=int(causal),
+            anchored=int(anchored),
+        )
 
     def chosen_experts(
         x: Any,

@@ -14,7 +14,8 @@ import numpy as np
 from dflash_compile.export.tracing.signature import Port, Signature
 from dflash_compile.runtime.errors import BuildError
 
-# Running an engine takes its weights into memory twice, mapped and packed. Loading does not: larger ones are only loaded.
+# Running an engine takes its weights into memory twice, mapped and packed. Loading does not: larger ones are only
+# loaded.
 _RUN_BELOW_BYTES = 256 << 20
 _ROWS = {"rows": 3, "picked": 3, "proposals": 2}
 
@@ -25,7 +26,10 @@ def importable() -> bool:
 
 
 def check_engine(path: Path, signature: Signature) -> None:
-    """Load the engine at `path`, and run it once where it is small. Raises `BuildError` when either fails or a port differs."""
+    """Load the engine at `path`, and run it once where it is small.
+
+    Raises `BuildError` when either fails or a port differs.
+    """
     import onnxruntime
 
     small = sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*")) < _RUN_BELOW_BYTES
@@ -43,12 +47,18 @@ def check_engine(path: Path, signature: Signature) -> None:
         raise
     except Exception as error:  # onnxruntime raises a class of its own for every kind of failure
         raise BuildError(
-            f"the {signature.role} engine does not run here", where=path.name, why=str(error), fix="report this, with the model's config.json"
+            f"the {signature.role} engine does not run here",
+            where=path.name,
+            why=str(error),
+            fix="report this, with the model's config.json",
         ) from error
 
 
 def _check_ports(session: Any, signature: Signature) -> None:
-    for kind, found, wanted in (("inputs", session.get_inputs(), signature.inputs), ("outputs", session.get_outputs(), signature.outputs)):
+    for kind, found, wanted in (
+        ("inputs", session.get_inputs(), signature.inputs),
+        ("outputs", session.get_outputs(), signature.outputs),
+    ):
         have = [(port.name, list(port.shape)) for port in found]
         want = [(port.name, list(port.shape)) for port in wanted]
         if have != want:
@@ -65,8 +75,13 @@ def _check_run(session: Any, signature: Signature) -> None:
     for port, value in zip(signature.outputs, outputs, strict=True):
         shape = _sizes(port)
         if value.shape != shape or not np.isfinite(value).all():
-            what = "holds numbers that are not finite" if value.shape == shape else f"has shape {value.shape}, not {shape}"
-            raise BuildError(f"output {port.name!r} of the {signature.role} engine {what}", fix="check the checkpoint for damaged weights")
+            what = (
+                "holds numbers that are not finite" if value.shape == shape else f"has shape {value.shape}, not {shape}"
+            )
+            raise BuildError(
+                f"output {port.name!r} of the {signature.role} engine {what}",
+                fix="check the checkpoint for damaged weights",
+            )
 
 
 def _sample(port: Port, generator: np.random.Generator) -> Any:

@@ -16,7 +16,9 @@ def standard_norms(model: ir.Model) -> bool:
     found = list(nodes(model, "RMSNorm"))
     for node in found:
         attributes = {"axis": -1, "epsilon": node.attributes["eps"].as_float()}
-        supersede(node.outputs, [Editor(model, node).one("RMSNormalization", node.inputs, attributes, like=node.outputs[0])])
+        supersede(
+            node.outputs, [Editor(model, node).one("RMSNormalization", node.inputs, attributes, like=node.outputs[0])]
+        )
         model.graph.remove(node, safe=True)
     return bool(found)
 
@@ -54,7 +56,9 @@ def standard_writes(model: ir.Model, positions: Positions) -> bool:
 
 
 def standard_attention(model: ir.Model, positions: Positions) -> bool:
-    """KVAttention and its other forms as TensorScatter of K and V, then Attention over the whole cache under an explicit mask."""
+    """KVAttention and its other forms as TensorScatter of K and V, then Attention over the whole cache under an
+    explicit mask.
+    """
     found = [*nodes(model, "KVAttention"), *nodes(model, ANCHORED), *nodes(model, SINKS)]
     for node in found:
         q, k, v, k_cache, v_cache, _, *sinks = node.inputs
@@ -74,18 +78,29 @@ def standard_attention(model: ir.Model, positions: Positions) -> bool:
     return bool(found)
 
 
-def sunk(edit: Editor, keys: ir.Value, values: ir.Value, mask: ir.Value, sinks: ir.Value | None, heads: int) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """K, V and mask with one more column, whose key is zero: its score is then what the mask adds, the sink of each head."""
+def sunk(
+    edit: Editor, keys: ir.Value, values: ir.Value, mask: ir.Value, sinks: ir.Value | None, heads: int
+) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """K, V and mask with one more column, whose key is zero: its score is then what the mask adds, the sink of each
+    head.
+    """
     kv, length, width = (int(size) for size in keys.shape[1:])  # type: ignore[index, arg-type]
     nothing = edit.constant(np.zeros((1, kv, 1, width), np.float32))
     more = [edit.one("Concat", [value, nothing], {"axis": 2}) for value in (keys, values)]
-    scores = edit.one("Where", [mask, edit.constant(np.array(0, np.float32)), edit.constant(np.array(-np.inf, np.float32))])
+    scores = edit.one(
+        "Where", [mask, edit.constant(np.array(0, np.float32)), edit.constant(np.array(-np.inf, np.float32))]
+    )
     rows = edit.one("Shape", [mask], {"start": 0, "end": 1})
-    shapes = [edit.one("Concat", [edit.constant(np.array([1, heads])), rows, edit.constant(np.array([size]))], {"axis": 0}) for size in (length, 1)]
+    shapes = [
+        edit.one("Concat", [edit.constant(np.array([1, heads])), rows, edit.constant(np.array([size]))], {"axis": 0})
+        for size in (length, 1)
+    ]
     column = edit.one("Reshape", [sinks, edit.constant(np.array([1, heads, 1, 1]))])
     bias = [edit.one("Expand", pair) for pair in zip((scores, column), shapes, strict=True)]
     return more[0], more[1], edit.one("Concat", bias, {"axis": 3})
 
 
-def _scatter(edit: Editor, cache: ir.Value | None, new: ir.Value | None, positions: Positions, like: ir.Value) -> ir.Value:
+def _scatter(
+    edit: Editor, cache: ir.Value | None, new: ir.Value | None, positions: Positions, like: ir.Value
+) -> ir.Value:
     return edit.one("TensorScatter", [cache, new, positions.start()], {"axis": -2}, like=like)

@@ -23,7 +23,9 @@ class StaticPositions(Positions):
 
     def total(self) -> ir.Value:
         """int32 [1]: position + S."""
-        return self._once("total", lambda: self.edit.one("Add", [self.position, self.edit.constant(np.array([self.count], np.int32))]))
+        return self._once(
+            "total", lambda: self.edit.one("Add", [self.position, self.edit.constant(np.array([self.count], np.int32))])
+        )
 
     def of_rows(self) -> ir.Value:
         """int64 [1, S]: the position of each row."""

@@ -49,7 +49,9 @@ def _replace(model: ir.Model, node: ir.Node, positions: Positions, window: int, 
     inputs = [*flat, k_cache, v_cache, positions.last(), positions.total(), *tables]
     if sinks:
         inputs += [None] * (_HEAD_SINK - len(inputs)) + sinks
-    attended, keys, values = edit.add("GroupQueryAttention", inputs, attributes, domain="com.microsoft", outputs=3, like=(None, k_out, v_out))
+    attended, keys, values = edit.add(
+        "GroupQueryAttention", inputs, attributes, domain="com.microsoft", outputs=3, like=(None, k_out, v_out)
+    )
     attended.type, attended.shape = out.type, ir.Shape([1, out.shape[2], heads * width])  # type: ignore[index]
     supersede([k_out, v_out], [keys, values])
     _hand_on(edit, out, attended, heads, width)
@@ -72,7 +74,13 @@ def _flat(edit: Editor, value: Value, width: int) -> Value:
     else:
         value = edit.one("Transpose", [value], {"perm": _HEADS_FIRST})
     reshape = made_by(value, "Reshape")
-    if reshape is not None and (source := reshape.inputs[0]) is not None and source.shape is not None and len(source.shape) == 3 and source.shape[2] == width:
+    if (
+        reshape is not None
+        and (source := reshape.inputs[0]) is not None
+        and source.shape is not None
+        and len(source.shape) == 3
+        and source.shape[2] == width
+    ):
         return source
     return edit.one("Reshape", [value, edit.constant(np.array([1, -1, width], np.int64))])
 

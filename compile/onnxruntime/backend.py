@@ -30,7 +30,16 @@ from .precision import PRECISIONS, Precision, precision_of
 from .quantize import GROUPS
 from .widths import widest
 
-__all__ = ["ARCHITECTURES", "CACHE_POLICIES", "DEPLOYMENT_TARGETS", "GROUP_SIZES", "PRECISIONS", "check_options", "prepare", "requires"]
+__all__ = [
+    "ARCHITECTURES",
+    "CACHE_POLICIES",
+    "DEPLOYMENT_TARGETS",
+    "GROUP_SIZES",
+    "PRECISIONS",
+    "check_options",
+    "prepare",
+    "requires",
+]
 
 ARCHITECTURES = ()
 CACHE_POLICIES: tuple[str, ...] = ()
@@ -93,7 +102,9 @@ class _Prepared:
             bind(engine.lowered, self.models.sources, path.parent, path.name, advance)
             if self.moments is not None and engine.owner == "target":
                 self.moments.release()
-            records[engine.owner].append(ringed(graph_record(engine.signature, engine.file), self.models.context, widest(self.models.block)))
+            records[engine.owner].append(
+                ringed(graph_record(engine.signature, engine.file), self.models.context, widest(self.models.block))
+            )
         return records
 
     def check(self, directory: Path, progress: Progress, note: Note) -> None:
@@ -120,7 +131,9 @@ def check_options(options: BuildOptions) -> None:
         ("--widths", options.widths, "its engines take any number of rows"),
     ):
         if value:
-            raise UsageError(f"{name} for ONNX Runtime", where=name, why=why, fix="leave it out, or build with --backend tensorrt")
+            raise UsageError(
+                f"{name} for ONNX Runtime", where=name, why=why, fix="leave it out, or build with --backend tensorrt"
+            )
     if options.portable and (other := {options.precision_for("target"), options.precision_for("drafter")} - {"fp32"}):
         raise UsageError(
             f"the portable form at precision {', '.join(sorted(other))}",
@@ -132,37 +145,65 @@ def check_options(options: BuildOptions) -> None:
 
 def requires(_models: Models, _options: BuildOptions) -> RequirementRecord:
     """What the engines need of a machine."""
-    return RequirementRecord(backend="onnxruntime", package="onnxruntime", minimum=_MINIMUM, built_with=_built_with(), exact_width=_EXACT_WIDTH)
+    return RequirementRecord(
+        backend="onnxruntime",
+        package="onnxruntime",
+        minimum=_MINIMUM,
+        built_with=_built_with(),
+        exact_width=_EXACT_WIDTH,
+    )
 
 
 def prepare(models: Models, options: BuildOptions, progress: Progress, owners: Collection[Owner] = OWNERS) -> _Prepared:
     """Trace and lower target, inject and draft, as far as they belong to `owners`, with free row counts."""
     target, context, wide = models.target.spec, models.context, widest(models.block)
-    sparse = not options.portable and expert_blocks(models.target.config, precision_of(options.precision_for("target"))) is not None
+    sparse = (
+        not options.portable
+        and expert_blocks(models.target.config, precision_of(options.precision_for("target"))) is not None
+    )
     embeds = family_of(target.family).multimodal
     traces: tuple[tuple[Owner, Callable[[], Graph]], ...] = (
-        ("target", lambda: trace_target(models.target, models.pairing.drafter.taps, context, widest=wide, sparse=sparse, embeds=embeds)),
+        (
+            "target",
+            lambda: trace_target(
+                models.target, models.pairing.drafter.taps, context, widest=wide, sparse=sparse, embeds=embeds
+            ),
+        ),
         ("drafter", lambda: trace_inject(models.drafter, target, context, widest=wide)),
         ("drafter", lambda: trace_draft(models.drafter, target, context, refine=options.refine, widest=wide)),
     )
     wanted = [(owner, trace) for owner, trace in traces if owner in owners]
     engines: list[_Engine] = []
-    moments = Moments(models.target, options.calibration, progress=progress) if options.calibration is not None and "target" in owners else None
+    moments = (
+        Moments(models.target, options.calibration, progress=progress)
+        if options.calibration is not None and "target" in owners
+        else None
+    )
     for owner, trace in wanted:
         progress("tracing and lowering", len(engines), len(wanted))
-        lower = portable.lower if options.portable else partial(onnxruntime.lower, precision=_precision(options, owner, moments))
+        lower = (
+            portable.lower
+            if options.portable
+            else partial(onnxruntime.lower, precision=_precision(options, owner, moments))
+        )
         engines.append(_Engine(owner, lower(trace())))
     return _Prepared(models, options, tuple(engines), moments)
 
 
 def _precision(options: BuildOptions, owner: Owner, moments: Moments | None) -> Precision:
-    return replace(precision_of(options.precision_for(owner)), group=options.group_size_for(owner) or GROUPS[0], moments=moments)
+    return replace(
+        precision_of(options.precision_for(owner)), group=options.group_size_for(owner) or GROUPS[0], moments=moments
+    )
 
 
 def _experts(models: Models, options: BuildOptions) -> str | None:
     """The form that mixtures of experts take here, in words."""
     spec = models.target.spec
-    return form_of(spec.experts, spec.experts_used, expert_blocks(models.target.config, precision_of(options.precision_for("target"))))
+    return form_of(
+        spec.experts,
+        spec.experts_used,
+        expert_blocks(models.target.config, precision_of(options.precision_for("target"))),
+    )
 
 
 def _built_with() -> str:

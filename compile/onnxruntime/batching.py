@@ -1,8 +1,8 @@
 """A built ONNX Runtime target for many sequences at once: what makes training data, not what an app runs.
 
-The graph of a bundle answers for one sequence, [1, S]. GroupQueryAttention takes a batch as well, each sequence at its own
-length, as long as every one of them feeds a single row. Opening the shapes is then all there is to do: weights stay where
-they are, and rows round as they do in the bundle, since no product knows which rows belong together.
+The graph of a bundle answers for one sequence, [1, S]. GroupQueryAttention takes a batch as well, each sequence at its
+own length, as long as every one of them feeds a single row. Opening the shapes is then all there is to do: weights stay
+where they are, and rows round as they do in the bundle, since no product knows which rows belong together.
 """
 
 from __future__ import annotations
@@ -29,8 +29,15 @@ def batched_target(graph_file: Path) -> bytes:
     graph = model.graph
     attentions = [node for node in graph if node.op_type == _ATTENTION]
     if not attentions:
-        raise IncompatibleError("this target has no attention that takes a batch", where=str(graph_file), fix="build it without --portable")
-    caches = {value.name for node in attentions for value in (node.inputs[3], node.inputs[4], node.outputs[1], node.outputs[2]) if value is not None}
+        raise IncompatibleError(
+            "this target has no attention that takes a batch", where=str(graph_file), fix="build it without --portable"
+        )
+    caches = {
+        value.name
+        for node in attentions
+        for value in (node.inputs[3], node.inputs[4], node.outputs[1], node.outputs[2])
+        if value is not None
+    }
     for value in (*graph.inputs, *graph.outputs):
         _open(value, is_cache=value.name in caches)
     for value in (output for node in graph for output in node.outputs if not output.is_graph_output()):
@@ -62,7 +69,9 @@ def _keep_batch(graph: ir.Graph, node: ir.Node) -> None:
     name = f"batched_{'_'.join(map(str, sizes[1:]))}"
     if name not in graph.initializers:
         tensor = ir.tensor([0, *sizes[1:]], dtype=ir.DataType.INT64, name=name)
-        graph.register_initializer(ir.Value(name=name, const_value=tensor, type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([len(sizes)])))
+        graph.register_initializer(
+            ir.Value(name=name, const_value=tensor, type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([len(sizes)]))
+        )
     node.replace_input_with(1, graph.initializers[name])
     node.attributes.pop("allowzero", None)  # with it, 0 would be a size
 

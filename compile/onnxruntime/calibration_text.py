@@ -36,11 +36,19 @@ class Calibration:
 
 
 def from_file(path: Path) -> Calibration:
-    """The first `TOKENS` tokens of a text file, in UTF-8. Raises `UsageError` for a file that cannot be read or holds next to nothing."""
+    """The first `TOKENS` tokens of a text file, in UTF-8.
+
+    Raises `UsageError` for a file that cannot be read or holds next to nothing.
+    """
     try:
         text = path.read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError("the calibration text cannot be read", where=str(path), why=str(error), fix="give a plain text file in UTF-8") from error
+        raise UsageError(
+            "the calibration text cannot be read",
+            where=str(path),
+            why=str(error),
+            fix="give a plain text file in UTF-8",
+        ) from error
     if len(text) < _LEAST:
         raise UsageError(
             f"the calibration text has {len(text)} characters",
@@ -52,11 +60,16 @@ def from_file(path: Path) -> Calibration:
 
 
 def _pieces(target: TargetCheckpoint, text: str) -> Iterator[list[int]]:
-    """Pieces of at most `_LENGTH` tokens, each behind the token that texts of this target begin with, if there is one."""
+    """Pieces of at most `_LENGTH` tokens, each behind the token that texts of this target begin with, if there is
+    one.
+    """
     from tokenizers import Tokenizer
 
     tokenizer, first = Tokenizer.from_str(target.text.tokenizer_json.decode()), target.text.bos_token
     begin = [] if first is None or (known := tokenizer.token_to_id(first)) is None else [known]
-    ids, length = tokenizer.encode(text, add_special_tokens=False).ids[:TOKENS], min(_LENGTH, target.spec.max_positions) - len(begin)
+    ids, length = (
+        tokenizer.encode(text, add_special_tokens=False).ids[:TOKENS],
+        min(_LENGTH, target.spec.max_positions) - len(begin),
+    )
     for start in range(0, len(ids), length):
         yield begin + ids[start : start + length]

@@ -1,8 +1,8 @@
 """Which form mixtures of experts take in ONNX Runtime's engines, and how their weights are stored.
 
-Its operator for experts in blocks of integers (QMoE) gives a row the same bits whatever rows come with it, in blocks of up to 64 at eight bits and of
-up to 32, with integer products, at four. The one in float32 (MoE) does not, nor does QMoE at four bits with float products: draft-verify would not
-equal plain decoding. At `fp32`, experts therefore run densely.
+Its operator for experts in blocks of integers (QMoE) gives a row the same bits whatever rows come with it, in blocks of
+up to 64 at eight bits and of up to 32, with integer products, at four. The one in float32 (MoE) does not, nor does QMoE
+at four bits with float products: draft-verify would not equal plain decoding. At `fp32`, experts therefore run densely.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ _BLOCKS = {8: (64, 32, 16), 4: (32, 16)}
 
 @dataclass(frozen=True)
 class ExpertBlocks:
-    """Weights [E, N, K] of experts in blocks of `block` numbers along K, symmetric around the middle of `bits`; stored by rows of N whatever the layout."""
+    """Weights [E, N, K] of experts in blocks of `block` numbers along K, symmetric around the middle of `bits`; stored
+    by rows of N whatever the layout.
+    """
 
     bits: int
     block: int
@@ -53,7 +55,8 @@ class ExpertBlocks:
 
 
 def expert_blocks(config: Any, precision: Precision) -> ExpertBlocks | None:
-    """How the experts of a target are stored where they run in the sparse form; None where they run densely, or where there are none.
+    """How the experts of a target are stored where they run in the sparse form; None where they run densely, or where
+    there are none.
 
     `config` is the transformers configuration of the text decoder.
     """
@@ -83,5 +86,11 @@ def form_of(experts: int, used: int, blocks: ExpertBlocks | None) -> str | None:
     if not experts:
         return None
     if blocks is None:
-        return f"dense: all {experts} experts of a layer run on every token, not the {used} that are chosen; their weights stay in float32"
-    return f"sparse: of the {experts} experts of a layer, only the {used} that a token chooses are read; int{blocks.bits} in blocks of {blocks.block}"
+        return (
+            f"dense: all {experts} experts of a layer run on every token, not the {used} that are chosen; their weights"
+            " stay in float32"
+        )
+    return (
+        f"sparse: of the {experts} experts of a layer, only the {used} that a token chooses are read; int{blocks.bits}"
+        f" in blocks of {blocks.block}"
+    )

@@ -37,7 +37,9 @@ def quantised_experts(model: ir.Model, payloads: Payloads, precision: Precision)
         depth, values = edit.constant(np.array([experts], np.int64)), edit.constant(np.array([_FAR, 0], np.float32))
         router = edit.one("OneHot", [chosen, depth, values], {"axis": -1})
         inputs = [x, router, *up, first_bias, *back, second_bias]
-        out = edit.one("QMoE", inputs, _attributes(node, blocks.bits, blocks.block), domain="com.microsoft", like=node.outputs[0])
+        out = edit.one(
+            "QMoE", inputs, _attributes(node, blocks.bits, blocks.block), domain="com.microsoft", like=node.outputs[0]
+        )
         supersede(node.outputs, [out])
         model.graph.remove(node, safe=True)
     return bool(found)

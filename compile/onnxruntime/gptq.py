@@ -1,7 +1,8 @@
 """Four bits rounded for what the weights are multiplied with: GPTQ (Frantar et al., 2023, arXiv 2210.17323).
 
-Columns are rounded one after the other, and what each loses is made up for in those still to come, as far as the inputs of the layer go
-together. Scales and zero points of a block are fitted to what its weights have become by then. The layout is that of `quantize.Blocks`.
+Columns are rounded one after the other, and what each loses is made up for in those still to come, as far as the inputs
+of the layer go together. Scales and zero points of a block are fitted to what its weights have become by then. The
+layout is that of `quantize.Blocks`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ class CalibratedBlocks(Blocks):
 
 
 def _rounded(rows: torch.Tensor, factor: torch.Tensor, block: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Scales, zero points and levels of `rows` [n, K], as `fitted4` gives them. `factor` [K, K]: see `Moments.factor`."""
+    """Scales, zero points and levels of `rows` [n, K], as `fitted4` gives them.
+
+    `factor` [K, K]: see `Moments.factor`.
+    """
     rest, width = rows.clone(), rows.shape[1]
     scales, zeros, levels = [], [], []
     for start in range(0, width, block):
@@ -40,13 +44,18 @@ def _rounded(rows: torch.Tensor, factor: torch.Tensor, block: int) -> tuple[torc
         scale, zero, _ = fitted4(whole_blocks(rest[:, start:stop], block))
         scales.append(scale)
         zeros.append(zero)
-        chosen = [_panel(rest, factor, scale[:, 0], zero[:, 0], panel, min(panel + _PANEL, stop)) for panel in range(start, stop, _PANEL)]
+        chosen = [
+            _panel(rest, factor, scale[:, 0], zero[:, 0], panel, min(panel + _PANEL, stop))
+            for panel in range(start, stop, _PANEL)
+        ]
         # What fills up the last block stands for zero.
         levels.append(torch.cat([*chosen, zero.expand(-1, block - (stop - start))], 1))
     return torch.cat(scales, 1), torch.cat(zeros, 1), torch.stack(levels, 1)
 
 
-def _panel(rest: torch.Tensor, factor: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+def _panel(
+    rest: torch.Tensor, factor: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, start: int, stop: int
+) -> torch.Tensor:
     """Levels [n, stop - start] of these columns of `rest`; takes what they lose out of the columns behind them."""
     levels, errors = torch.empty(len(rest), stop - start), torch.empty(len(rest), stop - start)
     for column in range(start, stop):

@@ -1,7 +1,7 @@
 """What a target's linear layers are given: the second moments of their inputs over some text.
 
-They are taken of the target as its file has it, all layers in one pass. GPTQ (Frantar et al., 2023, arXiv 2210.17323) takes each layer's from the
-layers before it already rounded.
+They are taken of the target as its file has it, all layers in one pass. GPTQ (Frantar et al., 2023, arXiv 2210.17323)
+takes each layer's from the layers before it already rounded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from ..progress import Progress, silent
 from .calibration_text import Calibration
 
 _BUDGET = 2 << 30
-"""bytes of moments kept at once; those of larger targets are taken some layers at a time, each time with a pass over the text"""
+"""bytes of moments kept at once; those of larger targets are taken some layers at a time, each time with a pass over
+the text"""
 _DAMPING = 0.01
 """share of their mean added to the squares: directions that the text hardly has must not be free"""
 
@@ -29,7 +30,9 @@ _DAMPING = 0.01
 class Moments:
     """Factors of the inverse second moments, by checkpoint tensor. The model is read when the first is asked for."""
 
-    def __init__(self, target: TargetCheckpoint, calibration: Calibration, budget: int = _BUDGET, progress: Progress = silent) -> None:
+    def __init__(
+        self, target: TargetCheckpoint, calibration: Calibration, budget: int = _BUDGET, progress: Progress = silent
+    ) -> None:
         self._target, self._calibration, self._budget, self._progress = target, calibration, budget, progress
         self._loaded: tuple[PreTrainedModel, list[torch.Tensor]] | None = None
         self._readers: dict[str, str] = {}
@@ -37,9 +40,11 @@ class Moments:
         self._factors: dict[str, torch.Tensor] = {}
 
     def factor(self, tensor: str) -> torch.Tensor | None:
-        """U [K, K], upper triangular, float32, with U^T U = (X^T X + damping)^-1 of the rows X [·, K] that `tensor` [N, K] is multiplied with.
+        """U [K, K], upper triangular, float32, with U^T U = (X^T X + damping)^-1 of the rows X [·, K] that `tensor` [N,
+        K] is multiplied with.
 
-        None where no linear layer is called so, or the first text does not reach it. Raises `BuildError` where X is not finite.
+        None where no linear layer is called so, or the first text does not reach it. Raises `BuildError` where X is not
+        finite.
         """
         model, texts = self.load()
         source = self._readers.get(tensor.removesuffix(".weight"))
@@ -79,7 +84,11 @@ class Moments:
 def _linears(model: PreTrainedModel) -> dict[str, torch.nn.Linear]:
     """Linear layers by name, the output head left out: it keeps eight bits."""
     head = model.get_output_embeddings()
-    return {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.Linear) and module is not head}
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear) and module is not head
+    }
 
 
 def _readers(model: PreTrainedModel, ids: torch.Tensor) -> dict[str, str]:
@@ -123,8 +132,12 @@ class _Enough(Exception):
 
 
 @torch.inference_mode()
-def _run(model: PreTrainedModel, names: Sequence[str], hear: Listener, texts: Iterable[torch.Tensor], last: str | None) -> None:
-    """Run `model` over `texts` [1, S], as far as the layer `last` if it is given, while somebody listens to those called `names`."""
+def _run(
+    model: PreTrainedModel, names: Sequence[str], hear: Listener, texts: Iterable[torch.Tensor], last: str | None
+) -> None:
+    """Run `model` over `texts` [1, S], as far as the layer `last` if it is given, while somebody listens to those
+    called `names`.
+    """
     modules = _linears(model)
     hooks = [modules[name].register_forward_pre_hook(partial(_heard, hear, name, name == last)) for name in names]
     try:
@@ -143,7 +156,10 @@ def _heard(hear: Listener, name: str, last: bool, _module: torch.nn.Module, inpu
 
 
 def _factor(module: str, moment: torch.Tensor) -> torch.Tensor:
-    """The upper Cholesky factor of the damped inverse, computed in float64. Raises `BuildError` where what `module` reads is not finite."""
+    """The upper Cholesky factor of the damped inverse, computed in float64.
+
+    Raises `BuildError` where what `module` reads is not finite.
+    """
     if not bool(moment.isfinite().all()):
         raise BuildError(
             f"{module} is given numbers that are not finite",

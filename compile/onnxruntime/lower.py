@@ -19,7 +19,10 @@ from .weights import weighted_embeddings, weighted_linears
 
 
 def lower(graph: Graph, precision: Precision) -> Lowered:
-    """`graph` in ONNX Runtime's operators, its weights at `precision`. What no kernel expresses takes the standard form."""
+    """`graph` in ONNX Runtime's operators, its weights at `precision`.
+
+    What no kernel expresses takes the standard form.
+    """
     semantic = to_onnx(graph)
     model = semantic.model
     payloads = Payloads(semantic)

@@ -1,4 +1,7 @@
-"""A plan: what a build for ONNX Runtime would hold and need in memory, from configurations alone. No weight is read and none has to be there."""
+"""A plan: what a build for ONNX Runtime would hold and need in memory, from configurations alone.
+
+No weight is read and none has to be there.
+"""
 
 from __future__ import annotations
 
@@ -73,18 +76,39 @@ class Plan:
         """Bytes that a session of these takes, or None where the models do not reach so far."""
         if needs.target_cache is None:
             return None
-        return weights.target + weights.drafter + needs.target_cache + (needs.drafter_cache or 0) + (needs.tables or 0) + self.buffers + WORKING
+        return (
+            weights.target
+            + weights.drafter
+            + needs.target_cache
+            + (needs.drafter_cache or 0)
+            + (needs.tables or 0)
+            + self.buffers
+            + WORKING
+        )
 
 
 def plan(target: TargetOutline, drafter: DrafterSpec | None, contexts: Sequence[int], block: int | None = None) -> Plan:
-    """The plan of a pair for each of `contexts`. Raises `PairingError` for a drafter of another target, `UsageError` for sizes that cannot be."""
+    """The plan of a pair for each of `contexts`.
+
+    Raises `PairingError` for a drafter of another target, `UsageError` for sizes that cannot be.
+    """
     if drafter is not None:
         check_specs(target.spec, drafter, drafter.name)
     rows = block or (drafter.block if drafter is not None else 16)
     if drafter is not None and not 2 <= rows <= drafter.block:
-        raise UsageError(f"a block of {rows} rows", where="--block", why=f"the drafter was trained for {drafter.block}", fix="choose 2 to that many")
+        raise UsageError(
+            f"a block of {rows} rows",
+            where="--block",
+            why=f"the drafter was trained for {drafter.block}",
+            fix="choose 2 to that many",
+        )
     if not contexts or any(context <= rows for context in contexts):
-        raise UsageError(f"contexts {list(contexts)}", where="--context", why=f"one block alone is {rows} rows", fix="give lengths above that")
+        raise UsageError(
+            f"contexts {list(contexts)}",
+            where="--context",
+            why=f"one block alone is {rows} rows",
+            fix="give lengths above that",
+        )
     spec = target.spec
     return Plan(
         target,
@@ -93,7 +117,9 @@ def plan(target: TargetOutline, drafter: DrafterSpec | None, contexts: Sequence[
         _forms(target),
         _roles(drafter, rows),
         tuple(
-            Weights(name, target_bytes(target, precision), 0 if drafter is None else drafter_bytes(drafter, spec, precision))
+            Weights(
+                name, target_bytes(target, precision), 0 if drafter is None else drafter_bytes(drafter, spec, precision)
+            )
             for name, precision in PRECISIONS.items()
         ),
         tuple(_needs(target, drafter, context, rows) for context in contexts),
@@ -103,7 +129,10 @@ def plan(target: TargetOutline, drafter: DrafterSpec | None, contexts: Sequence[
 
 def _forms(target: TargetOutline) -> dict[str, str]:
     spec = target.spec
-    found = {name: form_of(spec.experts, spec.experts_used, sparse_blocks(target, precision)) for name, precision in PRECISIONS.items()}
+    found = {
+        name: form_of(spec.experts, spec.experts_used, sparse_blocks(target, precision))
+        for name, precision in PRECISIONS.items()
+    }
     return {name: form for name, form in found.items() if form}
 
 
@@ -128,7 +157,11 @@ def _needs(target: TargetOutline, drafter: DrafterSpec | None, context: int, blo
 def _buffers(target: TargetOutline, drafter: DrafterSpec | None, block: int) -> int:
     """Logits of the widest call and, with a drafter, its taps and the logits of a draft."""
     spec, rows = target.spec, widest(block)
-    drafted = 0 if drafter is None else rows * len(drafter.taps) * spec.hidden + (block - 1) * (drafter.draft_vocab or spec.vocab)
+    drafted = (
+        0
+        if drafter is None
+        else rows * len(drafter.taps) * spec.hidden + (block - 1) * (drafter.draft_vocab or spec.vocab)
+    )
     return FLOAT * (rows * spec.vocab + drafted)
 
 
@@ -139,5 +172,9 @@ def _roles(drafter: DrafterSpec | None, block: int) -> tuple[Role, ...]:
         Role("decode", "target", "2"),
         *([Role("verify", "target", verify)] if drafter is not None else []),
     ]
-    drafts = [] if drafter is None else [Role("inject", "drafter", f"up to {widest(block)}"), Role("draft", "drafter", f"{block}, or fewer")]
+    drafts = (
+        []
+        if drafter is None
+        else [Role("inject", "drafter", f"up to {widest(block)}"), Role("draft", "drafter", f"{block}, or fewer")]
+    )
     return (*target, *drafts)

@@ -45,6 +45,9 @@ def simplified_norms(model: ir.Model) -> bool:
     found = list(nodes(model, "RMSNorm"))
     for node in found:
         attributes = {"axis": -1, "epsilon": node.attributes["eps"].as_float(), "stash_type": 1}
-        supersede(node.outputs, [Editor(model, node).one("SimplifiedLayerNormalization", node.inputs, attributes, like=node.outputs[0])])
+        supersede(
+            node.outputs,
+            [Editor(model, node).one("SimplifiedLayerNormalization", node.inputs, attributes, like=node.outputs[0])],
+        )
         model.graph.remove(node, safe=True)
     return bool(found)

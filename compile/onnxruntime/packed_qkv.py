@@ -1,7 +1,7 @@
 """Q, K and V of one attention as one product, handed packed to GroupQueryAttention.
 
-One product costs less than three of the same numbers: each has a fixed cost, and K and V are narrow. Only where nothing lies between projections
-and attention but the rotation that the kernel does itself: no bias, no norm of heads.
+One product costs less than three of the same numbers: each has a fixed cost, and K and V are narrow. Only where nothing
+lies between projections and attention but the rotation that the kernel does itself: no bias, no norm of heads.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from ..graphs.semantics import DOMAIN
 
 
 def packed_projections(semantic: SemanticModel) -> bool:
-    """Stack the weights of projections that read the same rows and serve one attention only. To be run before weights are encoded."""
+    """Stack the weights of projections that read the same rows and serve one attention only.
+
+    To be run before weights are encoded.
+    """
     modified = False
     for attention in nodes(semantic.model, "GroupQueryAttention", "com.microsoft"):
         linears = [made_by(value, "Linear", DOMAIN) for value in attention.inputs[:3]]

@@ -1,7 +1,7 @@
 """Block quantisation in MatMulNBits' layout: int8 symmetric around 128, int4 with a zero point per block.
 
-At 4 bits a block's range is narrowed where that loses less than it clips, as in llama.cpp's k-quants and others: a sixth of the squared error of
-weights in blocks of 64, a quarter in blocks of 32, for five times the work.
+At 4 bits a block's range is narrowed where that loses less than it clips, as in llama.cpp's k-quants and others: a
+sixth of the squared error of weights in blocks of 64, a quarter in blocks of 32, for five times the work.
 
 The layout, data [N, blocks, block * bits / 8], scales [N, blocks] and packed zero points [N, ceil(blocks / 2)], is
 documented with the operator in ONNX Runtime's ContribOperators.md.
@@ -27,14 +27,19 @@ _NARROWER = (0.95, 0.9, 0.85, 0.8)
 
 
 def block_for(width: int, most: int = GROUPS[0]) -> int | None:
-    """The largest block up to `most` that rows of `width` numbers fill, or nearly; None where no supported size fits."""
+    """The largest block up to `most` that rows of `width` numbers fill, or nearly; None where no supported size
+    fits.
+    """
     fitting = (block for block in _BLOCKS if block <= most and -width % block * _FILL <= width)
     return None if width % _BLOCKS[-1] else next(fitting, None)
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """A weight [N, K] in blocks of `block` numbers along K, each `bits` wide (8 or 4). The last block of a row is filled up with zeros."""
+    """A weight [N, K] in blocks of `block` numbers along K, each `bits` wide (8 or 4).
+
+    The last block of a row is filled up with zeros.
+    """
 
     bits: int
     block: int
@@ -63,7 +68,10 @@ class Blocks:
 
 
 def whole_blocks(rows: torch.Tensor, block: int) -> torch.Tensor:
-    """Rows [n, K] as blocks [n, blocks, block]. Zeros, which fill up the last one, change no block's range and no rounding."""
+    """Rows [n, K] as blocks [n, blocks, block].
+
+    Zeros, which fill up the last one, change no block's range and no rounding.
+    """
     filled = torch.nn.functional.pad(rows, (0, -rows.shape[1] % block))
     return filled.reshape(len(rows), -1, block)
 
@@ -97,15 +105,21 @@ def fitted4(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
     for narrower in _NARROWER:
         fit = _fit4(blocks, low * narrower, high * narrower)
         better = fit[3] > gain
-        scale, zero, gain = (torch.where(better, new, old) for new, old in ((fit[0], scale), (fit[1], zero), (fit[3], gain)))
+        scale, zero, gain = (
+            torch.where(better, new, old) for new, old in ((fit[0], scale), (fit[1], zero), (fit[3], gain))
+        )
         levels = torch.where(better[..., None], fit[2], levels)
     return scale, zero, levels
 
 
-def _fit4(blocks: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Scale, zero point, levels, and what their best scale takes off the squared error, for a range of `low` to `high` in 16 steps.
+def _fit4(
+    blocks: torch.Tensor, low: torch.Tensor, high: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Scale, zero point, levels, and what their best scale takes off the squared error, for a range of `low` to `high`
+    in 16 steps.
 
-    With levels c (less the zero point) the error of scale s is |w|^2 - 2 s wc + s^2 cc: least at s = wc / cc, and there less by wc^2 / cc.
+    With levels c (less the zero point) the error of scale s is |w|^2 - 2 s wc + s^2 cc: least at s = wc / cc, and there
+    less by wc^2 / cc.
     """
     step = _safe((high - low) / 15)
     zero = torch.round(-low / step).clamp_(0, 15)

@@ -36,7 +36,9 @@ def target_bytes(outline: TargetOutline, precision: Precision) -> int:
     experts = {name: shape for name, shape in weights.items() if blocks is not None and name.endswith(_EXPERTS)}
     rest = {name: shape for name, shape in weights.items() if name not in experts}
     mixtures = 0 if blocks is None else sum(_stored(blocks, shape) for shape in experts.values())
-    return mixtures + _graph(rest, precision) + _ends(table, outline.shapes.get(HEAD, table), precision, outline.spec.tied)
+    return (
+        mixtures + _graph(rest, precision) + _ends(table, outline.shapes.get(HEAD, table), precision, outline.spec.tied)
+    )
 
 
 def sparse_blocks(outline: TargetOutline, precision: Precision) -> ExpertBlocks | None:
@@ -45,9 +47,15 @@ def sparse_blocks(outline: TargetOutline, precision: Precision) -> ExpertBlocks 
 
 
 def drafter_bytes(spec: DrafterSpec, target: TargetSpec, precision: Precision) -> int:
-    """Of the inject and the draft engine, each with the weights it reads, and the draft engine with embedding and head of its own."""
+    """Of the inject and the draft engine, each with the weights it reads, and the draft engine with embedding and head
+    of its own.
+    """
     shapes = drafter_shapes(spec, target)
-    inject = {name: shape for name, shape in shapes.items() if name.startswith(_INJECTED) or any(part in name for part in _CONTEXT)}
+    inject = {
+        name: shape
+        for name, shape in shapes.items()
+        if name.startswith(_INJECTED) or any(part in name for part in _CONTEXT)
+    }
     draft = {name: shape for name, shape in shapes.items() if not name.startswith(_INJECTED)}
     shared = target.tied and spec.draft_vocab is None and not spec.own_embedding
     ends = _ends((target.vocab, spec.hidden), (spec.draft_vocab or target.vocab, spec.hidden), precision, shared)

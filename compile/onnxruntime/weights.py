@@ -29,9 +29,18 @@ def weighted_linears(model: ir.Model, payloads: Payloads, precision: Precision) 
         stored = payloads.encode(weight, encoding)
         attributes = {"transB": 1}
         if isinstance(encoding, Blocks):
-            attributes = {"K": shape[1], "N": shape[0], "bits": encoding.bits, "block_size": encoding.block, "accuracy_level": _ACCURACY_INT8}
+            attributes = {
+                "K": shape[1],
+                "N": shape[0],
+                "bits": encoding.bits,
+                "block_size": encoding.block,
+                "accuracy_level": _ACCURACY_INT8,
+            }
         op = "MatMulNBits" if isinstance(encoding, Blocks) else "FusedMatMul"
-        supersede(node.outputs, [Editor(model, node).one(op, [x, *stored], attributes, domain="com.microsoft", like=node.outputs[0])])
+        supersede(
+            node.outputs,
+            [Editor(model, node).one(op, [x, *stored], attributes, domain="com.microsoft", like=node.outputs[0])],
+        )
         model.graph.remove(node, safe=True)
     return bool(found)
 

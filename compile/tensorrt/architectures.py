@@ -1,4 +1,6 @@
-"""The GPU architectures engines are built for, each by itself: one of an older kind in a list costs all of them the copy-free attention."""
+"""The GPU architectures engines are built for, each by itself: one of an older kind in a list costs all of them the
+copy-free attention.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ class Architecture:
     number: int
     cards: str
     folds: bool
-    """whether grouped query heads are folded into rows; elsewhere K and V are read in place once Q is an output of the network"""
+    """whether grouped query heads are folded into rows; elsewhere K and V are read in place once Q is an output of the
+    network"""
 
     @property
     def enumerator(self) -> str:
@@ -43,5 +46,7 @@ def architectures_of(names: Sequence[str]) -> tuple[Architecture, ...]:
     unknown = [name for name in names if name not in ARCHITECTURES]
     if unknown:
         known = ", ".join(f"{name} ({architecture.cards})" for name, architecture in ARCHITECTURES.items())
-        raise UsageError(f"unknown architecture {', '.join(map(repr, unknown))}", where="--arch", fix=f"choose of {known}")
+        raise UsageError(
+            f"unknown architecture {', '.join(map(repr, unknown))}", where="--arch", fix=f"choose of {known}"
+        )
     return tuple(ARCHITECTURES[name] for name in dict.fromkeys(names))

@@ -1,4 +1,7 @@
-"""TensorRT: one engine for each architecture, role and width, with weights bound and every size fixed. Built without a GPU."""
+"""TensorRT: one engine for each architecture, role and width, with weights bound and every size fixed.
+
+Built without a GPU.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,16 @@ from .loop_kernel import write_loop_kernels
 from .precisions import PRECISIONS, check_precision
 from .roles import Engine, attention_count, lower_all, roles_of, trace_all
 
-__all__ = ["ARCHITECTURES", "CACHE_POLICIES", "DEPLOYMENT_TARGETS", "GROUP_SIZES", "PRECISIONS", "check_options", "prepare", "requires"]
+__all__ = [
+    "ARCHITECTURES",
+    "CACHE_POLICIES",
+    "DEPLOYMENT_TARGETS",
+    "GROUP_SIZES",
+    "PRECISIONS",
+    "check_options",
+    "prepare",
+    "requires",
+]
 
 CACHE_POLICIES: tuple[str, ...] = ()
 GROUP_SIZES: tuple[int, ...] = ()
@@ -47,14 +59,22 @@ class Compilation:
     def bytes(self) -> int:
         """Every plan, and the largest ONNX file, which stands beside them while it is compiled."""
         sizes = [size_of(engine.lowered) for engine in self.engines]
-        return sum(size * len(engine.architectures) for size, engine in zip(sizes, self.engines, strict=True)) + max(sizes, default=0)
+        return sum(size * len(engine.architectures) for size, engine in zip(sizes, self.engines, strict=True)) + max(
+            sizes, default=0
+        )
 
     def write(self, directory: Path, progress: Progress) -> Mapping[Owner, list[GraphRecord]]:
         records: dict[Owner, list[GraphRecord]] = {"target": [], "drafter": []}
         work = directory / "onnx"
         for engine in self.engines:
             work.mkdir()
-            bind(engine.lowered, self.models.sources, work, "graph.onnx", _Counter(progress, f"binding {engine.title}", size_of(engine.lowered)))
+            bind(
+                engine.lowered,
+                self.models.sources,
+                work,
+                "graph.onnx",
+                _Counter(progress, f"binding {engine.title}", size_of(engine.lowered)),
+            )
             if engine.runs_on_cpu and importable():
                 progress(f"trying {engine.title} in ONNX Runtime")
                 check_engine(work / "graph.onnx", engine.signature)
@@ -73,7 +93,10 @@ class Compilation:
         if not importable():
             note("onnxruntime is not installed here: the graphs were not tried before they were compiled")
         elif untried := dict.fromkeys(engine.title for engine in self.engines if not engine.runs_on_cpu):
-            note(f"ONNX Runtime has no CPU kernels for what these graphs are stored or computed in, so that they were not tried: {', '.join(untried)}")
+            note(
+                "ONNX Runtime has no CPU kernels for what these graphs are stored or computed in, so that they were"
+                f" not tried: {', '.join(untried)}"
+            )
 
     def _compile(self, engine: Engine, arch: str, onnx: Path, directory: Path, progress: Progress) -> list[GraphRecord]:
         file, step = engine.file(arch), f"compiling {engine.title} for {arch}"
@@ -100,14 +123,24 @@ def check_options(options: BuildOptions) -> None:
     if options.drafter_precision is not None:
         check_precision(options.drafter_precision, architectures, "--drafter-precision")
     if options.portable:
-        raise UsageError("the portable form is a form of ONNX", where="--portable", fix="leave it out, or build with --backend onnxruntime")
+        raise UsageError(
+            "the portable form is a form of ONNX",
+            where="--portable",
+            fix="leave it out, or build with --backend onnxruntime",
+        )
     if options.refine:
         raise UsageError(
-            "refined drafts for TensorRT", where="--refine", why="a pass would have to update a draft cache that the one before updated", fix="leave it out"
+            "refined drafts for TensorRT",
+            where="--refine",
+            why="a pass would have to update a draft cache that the one before updated",
+            fix="leave it out",
         )
     if options.flavour == "trt" and len(architectures) != 1:
         raise UsageError(
-            "engines of TensorRT 11 for several architectures", where="--arch", why="it compiles for the GPU it runs on", fix="give that one, or --flavour rtx"
+            "engines of TensorRT 11 for several architectures",
+            where="--arch",
+            why="it compiles for the GPU it runs on",
+            fix="give that one, or --flavour rtx",
         )
 
 
@@ -118,14 +151,27 @@ def requires(models: Models, options: BuildOptions) -> RequirementRecord:
     """
     flavour = choose_flavour(options.flavour)
     version = flavour.installed or flavour.supported
-    return RequirementRecord(backend="tensorrt", package=flavour.package, minimum=version, maximum=version, built_with=version, exact_width=models.block)
+    return RequirementRecord(
+        backend="tensorrt",
+        package=flavour.package,
+        minimum=version,
+        maximum=version,
+        built_with=version,
+        exact_width=models.block,
+    )
 
 
-def prepare(models: Models, options: BuildOptions, progress: Progress, owners: Collection[Owner] = OWNERS) -> Compilation:
-    """Trace every role at its widths, lower it for each kind of architecture, and refuse what TensorRT would misread."""
+def prepare(
+    models: Models, options: BuildOptions, progress: Progress, owners: Collection[Owner] = OWNERS
+) -> Compilation:
+    """Trace every role at its widths, lower it for each kind of architecture, and refuse what TensorRT would
+    misread.
+    """
     flavour = choose_flavour(options.flavour)
     check_device(flavour, options.arch)
-    engines = lower_all(trace_all(roles_of(models, owners, options.widths), progress), options, architectures_of(options.arch))
+    engines = lower_all(
+        trace_all(roles_of(models, owners, options.widths), progress), options, architectures_of(options.arch)
+    )
     for engine in engines:
         check_lint(engine.lowered.model, engine.signature.role, free=len(engine.widths) > 1)
     return Compilation(models, engines, flavour)
@@ -147,4 +193,7 @@ def _figures(engine: Engine, arch: str, built: Built, flavour: Flavour) -> list[
     time = MeasuredRecord(name=f"{name}: build", value=round(built.seconds, 2), unit="s", how=how)
     if built.peak_bytes is None:
         return [time]
-    return [time, MeasuredRecord(name=f"{name}: peak memory", value=round(built.peak_bytes / 2**20), unit="MiB", how=how)]
+    return [
+        time,
+        MeasuredRecord(name=f"{name}: peak memory", value=round(built.peak_bytes / 2**20), unit="MiB", how=how),
+    ]

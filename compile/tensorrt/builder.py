@@ -22,8 +22,9 @@ Heard = Callable[[str, int, int], None]
 """called with the builder's phase, and how many of how many steps of it are done"""
 
 _WORKER = f"{__package__}.worker"
-# glibc gives blocks of this size back at once, but raises it to 32 MiB as soon as one was freed; after that, holes of the builder's tensors stay
-# resident: most of a copy of the weights, with two widths in one engine. Other allocators ignore it.
+# glibc gives blocks of this size back at once, but raises it to 32 MiB as soon as one was freed; after that, holes of
+# the builder's tensors stay resident: most of a copy of the weights, with two widths in one engine. Other allocators
+# ignore it.
 _BLOCK_BYTES = "MALLOC_MMAP_THRESHOLD_"
 
 
@@ -52,13 +53,17 @@ class Built:
 
     seconds: float
     peak_bytes: int | None
-    """most resident memory of the worker process, weights mapped from the ONNX file included; None where the system does not tell"""
+    """most resident memory of the worker process, weights mapped from the ONNX file included; None where the system
+    does not tell"""
     queries: tuple[str, ...]
     """outputs added for the sake of attention, which hold nothing of interest"""
 
 
 def build_plan(request: Request, heard: Heard = lambda *_: None) -> Built:
-    """Write the plan. Raises `BuildError` with the library's own words where there is none; any exception of `heard` cancels."""
+    """Write the plan.
+
+    Raises `BuildError` with the library's own words where there is none; any exception of `heard` cancels.
+    """
     finished = False
     with tempfile.TemporaryFile("w+") as complaints:
         process = _start(complaints)
@@ -113,7 +118,10 @@ def _listen(process: subprocess.Popen[str], heard: Heard, request: Request) -> B
             if said.get("errno"):
                 raise OSError(said["errno"], said["fault"])
             raise BuildError(
-                "TensorRT cannot build an engine", where=Path(request.plan).name, why=said["fault"], fix="report this, with the model's config.json"
+                "TensorRT cannot build an engine",
+                where=Path(request.plan).name,
+                why=said["fault"],
+                fix="report this, with the model's config.json",
             )
         else:
             result = said["result"]
@@ -129,5 +137,7 @@ def _died(code: int, complaints: Any, request: Request) -> BuildError:
         "the process that builds an engine ended by itself",
         where=Path(request.plan).name,
         why=f"exit code {code}{memory}; it last said: {last or 'nothing'}",
-        fix="close other programs, or build with a smaller precision" if memory else "report this, with the model's config.json",
+        fix="close other programs, or build with a smaller precision"
+        if memory
+        else "report this, with the model's config.json",
     )

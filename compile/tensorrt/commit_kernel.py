@@ -1,4 +1,7 @@
-"""The kernel that ends a cycle: what was accepted, and where the next cycle starts. Compiled when the bundle is built."""
+"""The kernel that ends a cycle: what was accepted, and where the next cycle starts.
+
+Compiled when the bundle is built.
+"""
 
 from __future__ import annotations
 

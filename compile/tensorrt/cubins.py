@@ -16,6 +16,9 @@ def write_cubin(source: str, arch: str, file: Path) -> None:
         code = Program(source, "c++", options).compile("cubin").code
     except Exception as fault:  # a missing library is an error of each package's own
         raise IncompatibleError(
-            "the kernels that end a cycle cannot be compiled", where=arch, why=str(fault), fix="run: pip install 'dflash-compile[rtx]'"
+            "the kernels that end a cycle cannot be compiled",
+            where=arch,
+            why=str(fault),
+            fix="run: pip install 'dflash-compile[rtx]'",
         ) from fault
     file.write_bytes(bytes(code))

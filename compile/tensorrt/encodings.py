@@ -1,4 +1,5 @@
-"""Weights as TensorRT's DequantizeLinear reads them: [N, K] in the checkpoint's own layout, scales per row or per block of K.
+"""Weights as TensorRT's DequantizeLinear reads them: [N, K] in the checkpoint's own layout, scales per row or per block
+of K.
 
 All are symmetric and round to nearest with the scale as it is stored, so that the scale's own rounding costs nothing.
 """
@@ -16,7 +17,8 @@ TORCH = {ir.DataType.FLOAT: torch.float32, ir.DataType.FLOAT16: torch.float16, i
 _INT4_BLOCKS = (128, 64, 32)
 NVFP4_BLOCK = 16
 NVFP4_GLOBAL = 2.0**-6
-"""Second scale of nvfp4. Fixed, so that rows stream through: block scales of e4m3 then serve blocks whose largest weight is from 2e-3 to 42."""
+"""Second scale of nvfp4. Fixed, so that rows stream through: block scales of e4m3 then serve blocks whose largest
+weight is from 2e-3 to 42."""
 _FP4_LEVELS = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
 _FP4_MIDDLES = (_FP4_LEVELS[1:] + _FP4_LEVELS[:-1]) / 2
 _INT8_LEVELS, _INT4_LEVELS, _FP8_MOST, _FP4_MOST = 127, 7, 448.0, 6.0
@@ -66,7 +68,9 @@ class Rows8:
 
     def parts(self, shape: Shape) -> tuple[Part, ...]:
         """Levels [N, K] and scales [N]."""
-        data = Part(".fp8", ir.DataType.FLOAT8E4M3FN, shape) if self.floating else Part(".int8", ir.DataType.INT8, shape)
+        data = (
+            Part(".fp8", ir.DataType.FLOAT8E4M3FN, shape) if self.floating else Part(".int8", ir.DataType.INT8, shape)
+        )
         return (data, Part(f"{data.suffix}_scales", self.scale_dtype, shape[:1]))
 
     def encode(self, rows: torch.Tensor) -> tuple[Array, ...]:
@@ -88,7 +92,10 @@ class Blocks4:
 
     def parts(self, shape: Shape) -> tuple[Part, ...]:
         """Levels [N, K], two to a byte, and scales [N, K / block]."""
-        return (Part(".int4", ir.DataType.INT4, shape), Part(".int4_scales", self.scale_dtype, (shape[0], shape[1] // self.block)))
+        return (
+            Part(".int4", ir.DataType.INT4, shape),
+            Part(".int4_scales", self.scale_dtype, (shape[0], shape[1] // self.block)),
+        )
 
     def encode(self, rows: torch.Tensor) -> tuple[Array, ...]:
         """Quantise rows [n, K], every block on its own."""
@@ -104,7 +111,10 @@ class NvFp4:
 
     def parts(self, shape: Shape) -> tuple[Part, ...]:
         """Levels [N, K], two to a byte, and scales [N, K / 16]."""
-        return (Part(".fp4", ir.DataType.FLOAT4E2M1, shape), Part(".fp4_scales", ir.DataType.FLOAT8E4M3FN, (shape[0], shape[1] // NVFP4_BLOCK)))
+        return (
+            Part(".fp4", ir.DataType.FLOAT4E2M1, shape),
+            Part(".fp4_scales", ir.DataType.FLOAT8E4M3FN, (shape[0], shape[1] // NVFP4_BLOCK)),
+        )
 
     def encode(self, rows: torch.Tensor) -> tuple[Array, ...]:
         """Quantise rows [n, K], every block on its own."""

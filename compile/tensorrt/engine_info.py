@@ -16,7 +16,9 @@ from dflash_compile.runtime.bundle.manifest import PlanRecord
 _PROGRAM = re.compile(rb"header \{\n(?:  \w+ = \d+\n)*  memory_budget = \d+")
 _MAIN = re.compile(rb"main \{\n label ")
 _KERNEL = re.compile(
-    rb"^  (?:(?P<kind>function|runtime_fusion|runtime_function|fully_connected|gemm|convolution)=\{)(?: name=(?P<name>\w+))?(?P<rest>[^\n]*)", re.MULTILINE
+    rb"^  (?:(?P<kind>function|runtime_fusion|runtime_function|fully_connected|gemm|convolution)=\{)(?:"
+    rb" name=(?P<name>\w+))?(?P<rest>[^\n]*)",
+    re.MULTILINE,
 )
 _PORTS = re.compile(rb"^  (?:inputs|outputs)=\{ (?P<names>[^}]*)\}", re.MULTILINE)
 _TENSOR = re.compile(rb"tensor=\{[^\n]*? dims=\{ (?P<dims>[\d ]+)\}[^\n]*? name=\"(?P<name>[^\"]+)\"")
@@ -27,7 +29,9 @@ _MOST = 64 << 20
 
 
 def inspect_plan(path: Path, cache: tuple[int, ...] | None, number: int = 0) -> PlanRecord:
-    """Figures of the plan at `path`, of its program `number`; `cache` is the shape of each of its caches, None where it has none."""
+    """Figures of the plan at `path`, of its program `number`; `cache` is the shape of each of its caches, None where it
+    has none.
+    """
     size = path.stat().st_size
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as plan:
         start = next(islice(_PROGRAM.finditer(plan), number, None), None)
@@ -53,7 +57,9 @@ def inspect_plan(path: Path, cache: tuple[int, ...] | None, number: int = 0) -> 
 
 
 def _cache_tensors(head: bytes, shape: tuple[int, ...] | None) -> set[bytes]:
-    """The program's names of the caches, which are not always the ports': those of its inputs and outputs that have their shape."""
+    """The program's names of the caches, which are not always the ports': those of its inputs and outputs that have
+    their shape.
+    """
     if shape is None:
         return set()
     ports = {name for match in _PORTS.finditer(head) for name in _quoted(match["names"])}

@@ -1,6 +1,7 @@
 """TensorRT's own operators as functions of the model, so that ONNX Runtime runs the very file that TensorRT compiles.
 
-TensorRT knows both by name and never reads these bodies. What the operators mean: docs/TensorRT-Custom-Operators of onnx-tensorrt.
+TensorRT knows both by name and never reads these bodies. What the operators mean: docs/TensorRT-Custom-Operators of
+onnx-tensorrt.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ TRT_KVCacheUpdate (cache, update, write_indices) => (updated)
 }
 """
 
-# Row i of the last S rows before `kv_lengths` sees everything up to itself; without causality everything before `kv_lengths`.
+# Row i of the last S rows before `kv_lengths` sees everything up to itself; without causality everything before
+# `kv_lengths`.
 _ATTENTION = """
 <domain: "trt", opset_import: ["" : 24]>
 TRT_Attention <causal_kind, TRT_decomposable> (q, k, v, no_mask, no_query_lengths, kv_lengths) => (out)

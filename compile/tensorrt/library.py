@@ -38,12 +38,16 @@ class Flavour:
 
 FLAVOURS = {
     "rtx": Flavour("rtx", "tensorrt_rtx", "tensorrt-rtx", "pip install 'dflash-compile[rtx]'", "1.7.1.116"),
-    "trt": Flavour("trt", "tensorrt", "tensorrt", "install NVIDIA's TensorRT 11 with its Python wheel", "11.0", anywhere=False),
+    "trt": Flavour(
+        "trt", "tensorrt", "tensorrt", "install NVIDIA's TensorRT 11 with its Python wheel", "11.0", anywhere=False
+    ),
 }
 
 
 def check_device(flavour: Flavour, architectures: Sequence[str]) -> None:
-    """Raise `IncompatibleError` where `flavour` compiles for the GPU it runs on and this machine has none, or another than `architectures` ask for."""
+    """Raise `IncompatibleError` where `flavour` compiles for the GPU it runs on and this machine has none, or another
+    than `architectures` ask for.
+    """
     if flavour.anywhere:
         return
     found = _own_arch()
@@ -51,8 +55,12 @@ def check_device(flavour: Flavour, architectures: Sequence[str]) -> None:
         raise IncompatibleError(
             f"{flavour.package} cannot compile for {', '.join(architectures)} here",
             where=f"--flavour {flavour.name}",
-            why=f"it compiles for the GPU it runs on, and {'there is none here' if found is None else f'that is {found}'}",
-            fix="give --flavour rtx, which needs no GPU, or build on a machine with that GPU" + ("" if found is None else f", or give --arch {found}"),
+            why=(
+                "it compiles for the GPU it runs on, and"
+                f" {'there is none here' if found is None else f'that is {found}'}"
+            ),
+            fix="give --flavour rtx, which needs no GPU, or build on a machine with that GPU"
+            + ("" if found is None else f", or give --arch {found}"),
         )
 
 
@@ -67,7 +75,8 @@ def _own_arch() -> str | None:
 def choose_flavour(name: str | None) -> Flavour:
     """The flavour called `name`, or by default the one that is installed, RTX first.
 
-    Raises `UsageError` for an unknown name and `IncompatibleError` where there is none, with the command that installs it.
+    Raises `UsageError` for an unknown name and `IncompatibleError` where there is none, with the command that installs
+    it.
     """
     if name is not None and name not in FLAVOURS:
         raise UsageError(f"unknown flavour {name!r}", where="--flavour", fix=f"choose one of {', '.join(FLAVOURS)}")

@@ -1,4 +1,5 @@
-"""Errors that TensorRT's parser would not report: constructs that it drops, misreads, or dies of, each named with its node.
+"""Errors that TensorRT's parser would not report: constructs that it drops, misreads, or dies of, each named with its
+node.
 
 The parser builds such graphs and their engines give wrong numbers, or it ends the process. `RULES` is the whole list.
 """
@@ -43,7 +44,12 @@ class Rule:
 
 def lint(model: ir.Model, free: bool = False) -> list[Finding]:
     """Everything wrong with `model`, in the order of its nodes; `free` where its row count is left to profiles."""
-    found = [Finding(rule.name, node.name or node.op_type, what, rule.fix) for node in model.graph for rule in RULES if (what := rule.check(node))]
+    found = [
+        Finding(rule.name, node.name or node.op_type, what, rule.fix)
+        for node in model.graph
+        for rule in RULES
+        if (what := rule.check(node))
+    ]
     return [*_of_graph(model, {"rows"} if free else set()), *found]
 
 
@@ -53,7 +59,8 @@ def check_lint(model: ir.Model, role: str, free: bool = False) -> None:
     if found:
         raise BuildError(
             f"TensorRT would build another graph than this {role} graph",
-            where="; ".join(f"{finding.node} ({finding.rule})" for finding in found[:4]) + (f" and {len(found) - 4} more" if len(found) > 4 else ""),
+            where="; ".join(f"{finding.node} ({finding.rule})" for finding in found[:4])
+            + (f" and {len(found) - 4} more" if len(found) > 4 else ""),
             why=found[0].what,
             fix=found[0].fix,
         )
@@ -76,11 +83,23 @@ def _int(node: ir.Node, name: str, default: int = 0) -> int:
 
 
 def _nonpad_lengths(node: ir.Node) -> str | None:
-    return "the parser drops nonpad_kv_seqlen and attends to rows never written" if _is(node, "Attention") and _input(node, 6) is not None else None
+    return (
+        "the parser drops nonpad_kv_seqlen and attends to rows never written"
+        if _is(node, "Attention") and _input(node, 6) is not None
+        else None
+    )
 
 
 _KNOWN = {
-    "Attention": {"scale", "is_causal", "q_num_heads", "kv_num_heads", "softcap", "qk_matmul_output_mode", "softmax_precision"},
+    "Attention": {
+        "scale",
+        "is_causal",
+        "q_num_heads",
+        "kv_num_heads",
+        "softcap",
+        "qk_matmul_output_mode",
+        "softmax_precision",
+    },
     ATTENTION: {"causal_kind", "query_form", "kv_form", "TRT_decomposable", "TRT_normalization_op", "nb_rank"},
     UPDATE: {"update_form", "mode", "axis"},
     "TensorScatter": {"axis", "mode"},
@@ -96,14 +115,23 @@ def _dropped_attribute(node: ir.Node) -> str | None:
 
 def _upper_left(node: ir.Node) -> str | None:
     if _is(node, "Attention") and _int(node, "is_causal"):
-        return "the parser reads is_causal from the upper left corner: rows see the start of the cache instead of what is before them"
-    kind = node.attributes["causal_kind"].as_string() if _is(node, ATTENTION, domain=(DOMAIN,)) and "causal_kind" in node.attributes else ""
+        return (
+            "the parser reads is_causal from the upper left corner: rows see the start of the cache instead of what is"
+            " before them"
+        )
+    kind = (
+        node.attributes["causal_kind"].as_string()
+        if _is(node, ATTENTION, domain=(DOMAIN,)) and "causal_kind" in node.attributes
+        else ""
+    )
     return "rows would see the start of the cache instead of what is before them" if kind == "upper_left" else None
 
 
 def _mask_and_causal(node: ir.Node) -> str | None:
     masked = _attention(node) and _input(node, 3) is not None
-    causal = _int(node, "is_causal") or ("causal_kind" in node.attributes and node.attributes["causal_kind"].as_string() != "none")
+    causal = _int(node, "is_causal") or (
+        "causal_kind" in node.attributes and node.attributes["causal_kind"].as_string() != "none"
+    )
     return "a mask and a causal kind exclude each other" if masked and causal else None
 
 
@@ -111,7 +139,11 @@ def _past(node: ir.Node) -> str | None:
     if not _is(node, "Attention"):
         return None
     taken = [name for index, name in ((4, "past_key"), (5, "past_value")) if _input(node, index) is not None]
-    given = [name for index, name in ((1, "present_key"), (2, "present_value")) if index < len(node.outputs) and node.outputs[index].uses()]
+    given = [
+        name
+        for index, name in ((1, "present_key"), (2, "present_value"))
+        if index < len(node.outputs) and node.outputs[index].uses()
+    ]
     return f"the parser rejects {', '.join(taken + given)}" if taken or given else None
 
 
@@ -133,7 +165,11 @@ def _lengths(node: ir.Node) -> str | None:
 
 
 def _wide_attention(node: ir.Node) -> str | None:
-    wide = _is(node, ATTENTION, domain=(DOMAIN,)) and node.inputs[0] is not None and node.inputs[0].dtype == ir.DataType.FLOAT
+    wide = (
+        _is(node, ATTENTION, domain=(DOMAIN,))
+        and node.inputs[0] is not None
+        and node.inputs[0].dtype == ir.DataType.FLOAT
+    )
     return "no fused kernel computes float32 attention" if wide and not _int(node, "TRT_decomposable") else None
 
 
@@ -143,7 +179,11 @@ def _expanded(node: ir.Node) -> str | None:
     for value in node.inputs[1:3]:
         producer = value.producer() if value is not None else None
         seen = 0
-        while producer is not None and producer.op_type in ("Reshape", "Unsqueeze", "Transpose", "Expand", "Tile", "Concat") and seen < 6:
+        while (
+            producer is not None
+            and producer.op_type in ("Reshape", "Unsqueeze", "Transpose", "Expand", "Tile", "Concat")
+            and seen < 6
+        ):
             if producer.op_type in ("Expand", "Tile"):
                 return f"{producer.name or producer.op_type} expands K or V: the whole cache is copied at every step"
             producer, seen = producer.inputs[0].producer() if producer.inputs[0] is not None else None, seen + 1
@@ -164,13 +204,21 @@ def _chained(node: ir.Node) -> str | None:
 
 
 def _unreturned(node: ir.Node) -> str | None:
-    return "an updated cache must be an output of the graph, at the address of the input" if _update(node) and not node.outputs[0].is_graph_output() else None
+    return (
+        "an updated cache must be an output of the graph, at the address of the input"
+        if _update(node) and not node.outputs[0].is_graph_output()
+        else None
+    )
 
 
 def _copied_cache(node: ir.Node) -> str | None:
     if not _is(node, "Concat", "ScatterND", "ScatterElements", "IndexPut"):
         return None
-    cached = [value.name for value in node.inputs if value is not None and value.is_graph_input() and value.shape is not None and len(value.shape) == 4]
+    cached = [
+        value.name
+        for value in node.inputs
+        if value is not None and value.is_graph_input() and value.shape is not None and len(value.shape) == 4
+    ]
     return f"it copies the whole cache {cached[0]}" if cached else None
 
 
@@ -196,7 +244,12 @@ def _half_square(node: ir.Node) -> str | None:
 def _of_graph(model: ir.Model, free: set[str]) -> Iterator[Finding]:
     for value in (*model.graph.inputs, *model.graph.outputs):
         if value.shape is None or {str(size) for size in value.shape if not isinstance(size, int)} - free:
-            yield Finding("free-size", str(value.name), "an engine has one width: every size must be a number", "trace with a row count")
+            yield Finding(
+                "free-size",
+                str(value.name),
+                "an engine has one width: every size must be a number",
+                "trace with a row count",
+            )
     opset = model.graph.opset_imports.get("", 0)
     if not 21 <= opset <= 28:
         yield Finding("opset", "the graph", f"the parser reads opsets 21 to 28, not {opset}", "export at opset 24")

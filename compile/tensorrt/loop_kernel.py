@@ -1,4 +1,5 @@
-"""The kernels of a loop on the device: a cycle's end that keeps a log and says whether another one follows. Compiled when the bundle is built.
+"""The kernels of a loop on the device: a cycle's end that keeps a log and says whether another one follows. Compiled
+when the bundle is built.
 
 In a file of their own, because a driver before CUDA 12.3 has no conditional nodes and could not load them.
 """
@@ -9,7 +10,8 @@ from pathlib import Path
 
 from .cubins import write_cubin
 
-# NVRTC has no header of it: the driver provides the function, which sets whether the body of a graph's while node runs again.
+# NVRTC has no header of it: the driver provides the function, which sets whether the body of a graph's while node runs
+# again.
 _DECLARED = r"""
 extern "C" __device__ __cudart_builtin__ void CUDARTAPI cudaGraphSetConditional(cudaGraphConditionalHandle handle, unsigned int value);
 """

@@ -1,7 +1,7 @@
 """The TensorRT form: caches updated in place by its own layers, acceptance inside the graph, every size fixed.
 
-Products, attention and caches are in the compute dtype; the residual, norms, rotary embedding and everything else stay in float32. The model carries
-bodies of TensorRT's operators in standard ones, so that ONNX Runtime runs the same file.
+Products, attention and caches are in the compute dtype; the residual, norms, rotary embedding and everything else stay
+in float32. The model carries bodies of TensorRT's operators in standard ones, so that ONNX Runtime runs the same file.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ def is_free(signature: Signature) -> bool:
 
 
 def lower(semantic: SemanticModel, form: Form, signature: Signature, ports: Ports = lambda _: None) -> Lowered:
-    """A graph in TensorRT's operators behind `signature`, traced at one width or, for an engine of several, at any. `semantic` is changed."""
+    """A graph in TensorRT's operators behind `signature`, traced at one width or, for an engine of several, at any.
+
+    `semantic` is changed.
+    """
     model, precision = semantic.model, form.precision
     payloads = Payloads(semantic)
     positions = Positions(model) if is_free(signature) else StaticPositions(model)

@@ -1,6 +1,8 @@
-"""Weights in files, handed to TensorRT's parser where they are mapped, and let go of while it builds. Runs in the worker process.
+"""Weights in files, handed to TensorRT's parser where they are mapped, and let go of while it builds. Runs in the
+worker process.
 
-The parser maps the file too, but keeps every page it has read: one copy of the weights more, beside the builder's own and the plan's.
+The parser maps the file too, but keeps every page it has read: one copy of the weights more, beside the builder's own
+and the plan's.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ class MappedFile:
 
     def __init__(self, path: Path) -> None:
         with path.open("rb") as file:
-            # A private mapping, because ctypes gives addresses of writable memory only. Nobody writes: pages that are let go of are read again.
+            # A private mapping, because ctypes gives addresses of writable memory only. Nobody writes: pages that are
+            # let go of are read again.
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
 

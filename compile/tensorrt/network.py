@@ -1,4 +1,7 @@
-"""TensorRT's own picture of a graph, checked before an engine is made of it. Runs in the worker process: imports nothing of the export."""
+"""TensorRT's own picture of a graph, checked before an engine is made of it.
+
+Runs in the worker process: imports nothing of the export.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,9 @@ def faults(trt: Any, network: Any, caches: Pairs, attentions: int) -> Iterator[s
 
 
 def mark_queries(trt: Any, network: Any) -> list[str]:
-    """Make the query of every attention an output, so that grouped heads read K and V in place; returns the new outputs' names."""
+    """Make the query of every attention an output, so that grouped heads read K and V in place; returns the new
+    outputs' names.
+    """
     names = []
     for number, layer in enumerate(attention_layers(trt, network)):
         query = layer.get_input(0)

@@ -24,7 +24,10 @@ def prefill_ports(model: ir.Model) -> None:
 
 
 def verify_ports(model: ir.Model, rows: int) -> None:
-    """Every row is picked; `logits` become choices and what comes of comparing them with the block. `rows` is the most it can have."""
+    """Every row is picked; `logits` become choices and what comes of comparing them with the block.
+
+    `rows` is the most it can have.
+    """
     edit = Editor(model, None, "accept")
     model.graph.inputs[0].name = "block"
     block, position = model.graph.inputs[:2]

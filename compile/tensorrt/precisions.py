@@ -20,7 +20,9 @@ FP16, BF16, FP32 = ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT
 
 @dataclass(frozen=True)
 class Precision:
-    """Weights of linear layers under an encoding; products, attention and caches in `compute`; everything between in float32."""
+    """Weights of linear layers under an encoding; products, attention and caches in `compute`; everything between in
+    float32.
+    """
 
     name: str
     compute: ir.DataType
@@ -81,13 +83,24 @@ PRECISIONS = {
 
 
 def check_precision(name: str, architectures: tuple[Architecture, ...], option: str) -> Precision:
-    """The precision called `name`. Raises `UsageError`, naming `option`, for an unknown one or one that an architecture lacks."""
+    """The precision called `name`.
+
+    Raises `UsageError`, naming `option`, for an unknown one or one that an architecture lacks.
+    """
     if name not in PRECISIONS:
-        raise UsageError(f"unknown precision {name!r}", where=option, why="these are TensorRT's", fix=f"choose one of {', '.join(PRECISIONS)}")
+        raise UsageError(
+            f"unknown precision {name!r}",
+            where=option,
+            why="these are TensorRT's",
+            fix=f"choose one of {', '.join(PRECISIONS)}",
+        )
     precision = PRECISIONS[name]
     lacking = [architecture.name for architecture in architectures if architecture.number < precision.least]
     if lacking:
         raise UsageError(
-            f"{', '.join(lacking)} has no {name}", where=option, why=precision.why, fix=f"leave {', '.join(lacking)} out of --arch, or choose int8 or int4"
+            f"{', '.join(lacking)} has no {name}",
+            where=option,
+            why=precision.why,
+            fix=f"leave {', '.join(lacking)} out of --arch, or choose int8 or int4",
         )
     return precision

@@ -10,7 +10,15 @@ import onnx_ir as ir
 from msgspec.structs import replace
 
 from dflash_compile.export.tracing.graph import OWNERS, Graph, Owner
-from dflash_compile.export.tracing.signature import Signature, block_signature, inject_signature, of_rows, prefill_signature, verify_signature, with_cache_dtype
+from dflash_compile.export.tracing.signature import (
+    Signature,
+    block_signature,
+    inject_signature,
+    of_rows,
+    prefill_signature,
+    verify_signature,
+    with_cache_dtype,
+)
 from dflash_compile.export.tracing.trace import trace_draft, trace_inject, trace_target
 from dflash_compile.runtime.bundle.manifest import GraphRecord, PlanRecord
 
@@ -38,7 +46,8 @@ class Engine:
 
     owner: Owner
     widths: tuple[int, ...]
-    """row counts it is compiled for, widest first; where there are several, each is a profile of one engine, and they share its weights"""
+    """row counts it is compiled for, widest first; where there are several, each is a profile of one engine, and they
+    share its weights"""
     lowered: Lowered
     folds: bool
     architectures: tuple[str, ...]
@@ -61,7 +70,9 @@ class Engine:
         several, file = len(self.widths) > 1, self.file(arch)
         plans = [replace(describe(number), split_attention=self.split) for number in range(len(self.widths))]
         return [
-            graph_record(of_rows(self.signature, rows), file, rows, arch=arch, plan=plan, profile=number if several else None)
+            graph_record(
+                of_rows(self.signature, rows), file, rows, arch=arch, plan=plan, profile=number if several else None
+            )
             for number, (rows, plan) in enumerate(zip(self.widths, plans, strict=True))
         ]
 
@@ -70,12 +81,17 @@ class Engine:
         if len(self.widths) == 1:
             return ()
         free = [port for port in self.signature.inputs if not all(isinstance(size, int) for size in port.shape)]
-        return tuple({port.name: tuple(rows if isinstance(size, str) else size for size in port.shape) for port in free} for rows in self.widths)
+        return tuple(
+            {port.name: tuple(rows if isinstance(size, str) else size for size in port.shape) for port in free}
+            for rows in self.widths
+        )
 
     @property
     def cache_shape(self) -> tuple[int, ...]:
         """Of K and of V of every layer."""
-        (port,) = {port.shape: port for port in self.signature.inputs if port.name in dict(self.signature.caches)}.values()
+        (port,) = {
+            port.shape: port for port in self.signature.inputs if port.name in dict(self.signature.caches)
+        }.values()
         return tuple(size for size in port.shape if isinstance(size, int))
 
     @property
@@ -127,7 +143,9 @@ def trace_all(roles: Sequence[Role], progress: Progress) -> tuple[Traced, ...]:
     return tuple(traced)
 
 
-def lower_all(traced: Collection[Traced], options: BuildOptions, architectures: tuple[Architecture, ...]) -> tuple[Engine, ...]:
+def lower_all(
+    traced: Collection[Traced], options: BuildOptions, architectures: tuple[Architecture, ...]
+) -> tuple[Engine, ...]:
     """Every engine: each role lowered once for each kind of architecture."""
     engines: list[Engine] = []
     for role, semantic in ((one.role, one.semantic) for one in traced):
@@ -137,12 +155,24 @@ def lower_all(traced: Collection[Traced], options: BuildOptions, architectures: 
             if names:
                 lowered = lower(semantic.copy(), Form(precision, folds), role.signature(precision), role.ports)
                 split = sum(1 for _ in nodes(semantic.model, SINKS))
-                engines.append(Engine(role.owner, role.widths, lowered, folds, names, split, runs_on_cpu=_runs_on_cpu(lowered, precision)))
+                engines.append(
+                    Engine(
+                        role.owner,
+                        role.widths,
+                        lowered,
+                        folds,
+                        names,
+                        split,
+                        runs_on_cpu=_runs_on_cpu(lowered, precision),
+                    )
+                )
     return tuple(engines)
 
 
 def _runs_on_cpu(lowered: Lowered, precision: Precision) -> bool:
-    return precision.compute != BF16 and all(payload.stored.dtype != ir.DataType.FLOAT4E2M1 for payload in lowered.payloads.values())
+    return precision.compute != BF16 and all(
+        payload.stored.dtype != ir.DataType.FLOAT4E2M1 for payload in lowered.payloads.values()
+    )
 
 
 def attention_count(model: ir.Model) -> int:
@@ -161,7 +191,11 @@ def roles_of(models: Models, owners: Collection[Owner] = OWNERS, widths: Collect
     def inject(rows: int) -> Role:
         signature = inject_signature(*drafted, wide, rows)
         return Role(
-            "inject", "drafter", (rows,), lambda: trace_inject(models.drafter, target, length, rows), lambda p: with_cache_dtype(signature, p.cache_dtype)
+            "inject",
+            "drafter",
+            (rows,),
+            lambda: trace_inject(models.drafter, target, length, rows),
+            lambda p: with_cache_dtype(signature, p.cache_dtype),
         )
 
     def traced(rows: int | None, picked: int | None) -> Callable[[], Graph]:
@@ -170,7 +204,14 @@ def roles_of(models: Models, owners: Collection[Owner] = OWNERS, widths: Collect
     verified = tuple(sorted({block, *widths}, reverse=True))
     fixed = block if len(verified) == 1 else None
     roles = [
-        Role("prefill", "target", (CHUNK,), traced(CHUNK, 1), lambda p: prefill_signature(*cached, wide, CHUNK, p.cache_dtype), prefill_ports),
+        Role(
+            "prefill",
+            "target",
+            (CHUNK,),
+            traced(CHUNK, 1),
+            lambda p: prefill_signature(*cached, wide, CHUNK, p.cache_dtype),
+            prefill_ports,
+        ),
         Role(
             "verify",
             "target",
@@ -179,7 +220,14 @@ def roles_of(models: Models, owners: Collection[Owner] = OWNERS, widths: Collect
             lambda p: verify_signature(*cached, wide, fixed or "rows", p.cache_dtype),
             partial(verify_ports, rows=block),
         ),
-        Role("decode", "target", (1,), traced(1, 1), lambda p: verify_signature(*cached, wide, 1, p.cache_dtype, "decode"), partial(verify_ports, rows=1)),
+        Role(
+            "decode",
+            "target",
+            (1,),
+            traced(1, 1),
+            lambda p: verify_signature(*cached, wide, 1, p.cache_dtype, "decode"),
+            partial(verify_ports, rows=1),
+        ),
         inject(CHUNK),
         inject(block),
         Role(

@@ -11,9 +11,11 @@ _FLOAT = ir.DataType.FLOAT
 
 
 def sunk(edit: Editor, query: ir.Value, keys: ir.Value, values: ir.Value, mask: ir.Value, sinks: Value) -> ir.Value:
-    """Attention whose softmax counts one more column for each head, of that score and no value; scores and shares in float32.
+    """Attention whose softmax counts one more column for each head, of that score and no value; scores and shares in
+    float32.
 
-    The column is never made: with m the largest score, sink included, shares are exp(s - m) / (sum exp(s - m) + exp(sink - m)).
+    The column is never made: with m the largest score, sink included, shares are exp(s - m) / (sum exp(s - m) +
+    exp(sink - m)).
     """
     compute = query.dtype
     assert compute is not None

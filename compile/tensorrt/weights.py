@@ -1,4 +1,6 @@
-"""Linear layers and embeddings for TensorRT: products in the compute dtype on weights that are dequantised where they are read."""
+"""Linear layers and embeddings for TensorRT: products in the compute dtype on weights that are dequantised where they
+are read.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def trt_linears(model: ir.Model, payloads: Payloads, precision: Precision) -> bo
         encoding = precision.linear(ref, static_shape(weight), head=ref.tensor in (HEAD, EMBEDDING))
         edit = Editor(model, node)
         compute = ir.DataType.FLOAT if ref.exact else precision.compute
-        read = edit.one("Transpose", [_dequantised(edit, payloads.encode(weight, encoding), encoding, compute)], {"perm": [1, 0]})
+        read = edit.one(
+            "Transpose", [_dequantised(edit, payloads.encode(weight, encoding), encoding, compute)], {"perm": [1, 0]}
+        )
         product = edit.one("MatMul", [cast(edit, x, compute), read])
         product.type, product.shape = ir.TensorType(compute), node.outputs[0].shape
         supersede(node.outputs, [cast(edit, product, ir.DataType.FLOAT, like=node.outputs[0])])
@@ -36,7 +40,11 @@ def trt_linears(model: ir.Model, payloads: Payloads, precision: Precision) -> bo
 
 def trt_embeddings(model: ir.Model, payloads: Payloads, precision: Precision) -> bool:
     """Rows of a table in the compute dtype, widened after they are looked up."""
-    found = [node for node in nodes(model, "Gather", "") if node.inputs[0] is not None and str(node.inputs[0].name) in payloads.weights]
+    found = [
+        node
+        for node in nodes(model, "Gather", "")
+        if node.inputs[0] is not None and str(node.inputs[0].name) in payloads.weights
+    ]
     for node in found:
         table, ids = node.inputs
         assert table is not None
@@ -57,7 +65,9 @@ def _dequantised(edit: Editor, stored: list[ir.Value], encoding: Encoding, compu
         case Blocks4(block=block):
             return _read(edit, stored, {"axis": 1, "block_size": block}, compute)
         case NvFp4():
-            unit = edit.constant(np.array(NVFP4_GLOBAL, np.float16 if compute == ir.DataType.FLOAT16 else ml_dtypes.bfloat16))
+            unit = edit.constant(
+                np.array(NVFP4_GLOBAL, np.float16 if compute == ir.DataType.FLOAT16 else ml_dtypes.bfloat16)
+            )
             scales = _read(edit, [stored[1], unit], {}, compute)
             return _read(edit, [stored[0], scales], {"axis": 1, "block_size": NVFP4_BLOCK}, compute)
     return stored[0]

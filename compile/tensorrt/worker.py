@@ -1,7 +1,8 @@
-"""One engine in a process of its own: the parser may end it, its memory is counted alone, and ending it leaves nothing behind.
+"""One engine in a process of its own: the parser may end it, its memory is counted alone, and ending it leaves nothing
+behind.
 
-`python -m dflash_compile.compile.tensorrt.worker` reads one request as JSON on standard input and answers with JSON lines on standard output:
-`{"phase", "done", "total"}` while it works, and at last `{"result": …}` or `{"fault": …}`.
+`python -m dflash_compile.compile.tensorrt.worker` reads one request as JSON on standard input and answers with JSON
+lines on standard output: `{"phase", "done", "total"}` while it works, and at last `{"result": …}` or `{"fault": …}`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,12 @@ def build(trt: Any, request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     parser = trt.OnnxParser(network, logger)
     parsed, mapped = parse(parser, Path(request["onnx"]), request["weights"])
     if not parsed:
-        raise Fault("; ".join(f"{error.node_name()} ({error.node_operator()}): {error.desc()}" for error in map(parser.get_error, range(parser.num_errors))))
+        raise Fault(
+            "; ".join(
+                f"{error.node_name()} ({error.node_operator()}): {error.desc()}"
+                for error in map(parser.get_error, range(parser.num_errors))
+            )
+        )
     if found := list(faults(trt, network, request["caches"], request["attentions"])):
         raise Fault("; ".join(found))
     queries = mark_queries(trt, network) if request["mark_queries"] else []
@@ -74,7 +80,10 @@ def _add_profiles(builder: Any, config: Any, profiles: list[dict[str, list[int]]
 
 
 def _peak_bytes() -> int | None:
-    """Most memory this process has had resident. Not from getrusage: its figure begins with that of the process that started this one."""
+    """Most memory this process has had resident.
+
+    Not from getrusage: its figure begins with that of the process that started this one.
+    """
     status = Path("/proc/self/status")
     lines = status.read_text().splitlines() if status.is_file() else []
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)

@@ -23,7 +23,8 @@ class TensorSource(Protocol):
         ...
 
     def rows(self, name: str, start: int, stop: int) -> torch.Tensor:
-        """Rows `start:stop` of the first axis of `name`, in the stored float dtype (float32 where the file is quantised).
+        """Rows `start:stop` of the first axis of `name`, in the stored float dtype (float32 where the file is
+        quantised).
 
         Raises `CheckpointError` for an unknown name or a file that ends early.
         """

@@ -28,7 +28,8 @@ class SelectedRows:
         return {**self._drafter.shapes(), HEAD: self._shape}
 
     def rows(self, name: str, start: int, stop: int) -> torch.Tensor:
-        """Rows `start:stop`; those of the head in the dtype of the target's. Holds a window of the target's head at a time.
+        """Rows `start:stop`; those of the head in the dtype of the target's. Holds a window of the target's head at a
+        time.
 
         Raises `CheckpointError` for a name or rows that are not there.
         """
@@ -47,7 +48,11 @@ class SelectedRows:
 
 
 def drafter_tensors(drafter: DrafterCheckpoint, target: TargetCheckpoint) -> TensorSource:
-    """The tensors that the drafter's graphs are made of: its own and, where it ships no head of its reduced vocabulary, the target's rows."""
+    """The tensors that the drafter's graphs are made of: its own and, where it ships no head of its reduced vocabulary,
+    the target's rows.
+    """
     if drafter.vocabulary is None or HEAD in drafter.tensors.shapes():
         return drafter.tensors
-    return SelectedRows(drafter.tensors, target.tensors, EMBEDDING if target.spec.tied else HEAD, drafter.vocabulary.ids)
+    return SelectedRows(
+        drafter.tensors, target.tensors, EMBEDDING if target.spec.tied else HEAD, drafter.vocabulary.ids
+    )

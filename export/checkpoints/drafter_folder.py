@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     import torch
 
 TRAINED_WITH = "trained_with"
-"""config key under which a training run records the hashes of the target's vocabulary and chat template, and whether prompts asked for thinking"""
+"""config key under which a training run records the hashes of the target's vocabulary and chat template, and whether
+prompts asked for thinking"""
 
 
 def trained_with(config: Mapping[str, Any]) -> tuple[str | None, str | None, bool | None]:
@@ -40,11 +41,18 @@ def trained_with(config: Mapping[str, Any]) -> tuple[str | None, str | None, boo
 
 
 def refuse_existing(folder: Path, replace: bool) -> None:
-    """Raise `UsageError` when `folder` exists and `replace` is not set, or when it is neither empty nor a checkpoint."""
+    """Raise `UsageError` when `folder` exists and `replace` is not set, or when it is neither empty nor a
+    checkpoint.
+    """
     if not folder.exists():
         return
     if not folder.is_dir() or (any(folder.iterdir()) and not (folder / "config.json").is_file()):
-        raise UsageError("the output is there and is no drafter", where=str(folder), why="only a drafter is ever replaced", fix="choose another folder")
+        raise UsageError(
+            "the output is there and is no drafter",
+            where=str(folder),
+            why="only a drafter is ever replaced",
+            fix="choose another folder",
+        )
     if not replace:
         raise UsageError(
             "the output folder exists",
@@ -58,11 +66,19 @@ def check_dtypes(tensors: Mapping[str, torch.Tensor], dtype: str) -> None:
     """Raise `CheckpointError` unless all of `tensors` are `dtype`, named as torch names it."""
     wrong = sorted(name for name, value in tensors.items() if str(value.dtype) != f"torch.{dtype}")
     if wrong:
-        raise CheckpointError(f"{len(wrong)} tensors are not {dtype}", where="the drafter to be saved", why=", ".join(wrong[:3]), fix="cast them first")
+        raise CheckpointError(
+            f"{len(wrong)} tensors are not {dtype}",
+            where="the drafter to be saved",
+            why=", ".join(wrong[:3]),
+            fix="cast them first",
+        )
 
 
-def write_folder(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], extra_files: Mapping[str, bytes]) -> Path:
-    """Write config.json, weights and `extra_files` (by plain name) to a folder beside `folder`, then put it in its place; returns `folder`.
+def write_folder(
+    folder: Path, config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], extra_files: Mapping[str, bytes]
+) -> Path:
+    """Write config.json, weights and `extra_files` (by plain name) to a folder beside `folder`, then put it in its
+    place; returns `folder`.
 
     A folder already there is replaced. Raises `BuildError` when writing fails; then nothing is left behind.
     """
@@ -72,7 +88,9 @@ def write_folder(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, 
     folder.parent.mkdir(parents=True, exist_ok=True)
     stage = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        save_file({name: tensors[name].contiguous() for name in sorted(tensors)}, stage / WHOLE, metadata={"format": "pt"})
+        save_file(
+            {name: tensors[name].contiguous() for name in sorted(tensors)}, stage / WHOLE, metadata={"format": "pt"}
+        )
         (stage / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         for name, content in extra_files.items():
             (stage / Path(name).name).write_bytes(content)
@@ -81,7 +99,10 @@ def write_folder(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, 
         swap(stage, folder)
     except (OSError, SafetensorError) as error:
         raise BuildError(
-            "the drafter could not be written", where=str(folder), why=str(error), fix="check free space and permissions; nothing was left behind"
+            "the drafter could not be written",
+            where=str(folder),
+            why=str(error),
+            fix="check free space and permissions; nothing was left behind",
         ) from error
     finally:
         shutil.rmtree(stage, ignore_errors=True)

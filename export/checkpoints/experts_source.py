@@ -22,9 +22,11 @@ _STACKS = {"gate_up_proj": ("gate", "up"), "down_proj": ("down",)}
 
 
 class ExpertsSource:
-    """A `TensorSource` in which `….experts.N.gate_proj.weight` and the like are `….experts.gate_up_proj` [E, 2 I, H] and `….experts.down_proj` [E, H, I].
+    """A `TensorSource` in which `….experts.N.gate_proj.weight` and the like are `….experts.gate_up_proj` [E, 2 I, H]
+    and `….experts.down_proj` [E, H, I].
 
-    Experts that are not all there, or not all of one shape, stay as they are: a check against the configuration then lists them.
+    Experts that are not all there, or not all of one shape, stay as they are: a check against the configuration then
+    lists them.
     """
 
     def __init__(self, source: SafetensorsSource | RenamedSource) -> None:
@@ -68,12 +70,18 @@ class ExpertsSource:
         return self._source.dtype(self._stacks[name][0][0] if name in self._stacks else name)
 
     def rows(self, name: str, start: int, stop: int) -> torch.Tensor:
-        """Rows `start:stop` of the first axis: of a stack, whole experts. Raises `CheckpointError` for a name or rows that are not there."""
+        """Rows `start:stop` of the first axis: of a stack, whole experts.
+
+        Raises `CheckpointError` for a name or rows that are not there.
+        """
         check_rows(self._shapes, name, start, stop)
         if name not in self._stacks:
             return self._source.rows(name, start, stop)
         shapes = self._source.shapes()
-        experts = [torch.cat([self._source.rows(part, 0, shapes[part][0]) for part in parts]) for parts in self._stacks[name][start:stop]]
+        experts = [
+            torch.cat([self._source.rows(part, 0, shapes[part][0]) for part in parts])
+            for parts in self._stacks[name][start:stop]
+        ]
         return torch.stack(experts) if experts else torch.empty(0, *self._shapes[name][1:])
 
 

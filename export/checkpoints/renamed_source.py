@@ -1,4 +1,6 @@
-"""Tensors under other names than their file gives them: for checkpoints that hold the model looked for under names of their own."""
+"""Tensors under other names than their file gives them: for checkpoints that hold the model looked for under names of
+their own.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,10 @@ class RenamedSource:
 
 
 def by_prefix(prefixes: Mapping[str, str | None]) -> Callable[[str], str | None]:
-    """A renaming that replaces the longest of `prefixes` a name starts with; None drops the tensor. Other names stay."""
+    """A renaming that replaces the longest of `prefixes` a name starts with; None drops the tensor.
+
+    Other names stay.
+    """
 
     def rename(name: str) -> str | None:
         found = max((prefix for prefix in prefixes if name.startswith(prefix)), key=len, default=None)

@@ -27,10 +27,16 @@ class SafetensorsSource:
     """A `TensorSource` over the safetensors files of a directory."""
 
     def __init__(self, folder: Path, dtypes: Mapping[str, str] = DTYPES) -> None:
-        """Read all headers. Raises `CheckpointError` for anything missing, damaged, not in the index or of none of `dtypes` (by default floats)."""
+        """Read all headers.
+
+        Raises `CheckpointError` for anything missing, damaged, not in the index or of none of `dtypes` (by default
+        floats).
+        """
         self._allowed = dtypes
         self._homes = _shards(folder)
-        self.paths = sorted({folder / name for name in self._homes} | ({folder / INDEX} if (folder / INDEX).exists() else set()))
+        self.paths = sorted(
+            {folder / name for name in self._homes} | ({folder / INDEX} if (folder / INDEX).exists() else set())
+        )
         self._files: dict[str, Path] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._dtypes: dict[str, str] = {}
@@ -51,7 +57,10 @@ class SafetensorsSource:
         return self._dtypes[name]
 
     def rows(self, name: str, start: int, stop: int) -> torch.Tensor:
-        """Rows `start:stop` of the first axis, in the stored dtype. Raises `CheckpointError` for a name or rows that are not there."""
+        """Rows `start:stop` of the first axis, in the stored dtype.
+
+        Raises `CheckpointError` for a name or rows that are not there.
+        """
         check_rows(self._shapes, name, start, stop)
         # Opened anew each time: a map kept open holds every page ever read in memory, in the end the whole model.
         found: torch.Tensor = _open_shard(self._files[name]).get_slice(name)[start:stop]
@@ -76,16 +85,26 @@ class SafetensorsSource:
                     why=f"only plain float weights are read: {', '.join(DTYPES)}",
                     fix="use the unquantised checkpoint; quantisation happens in the build",
                 )
-            self._files[name], self._shapes[name], self._dtypes[name] = path, tuple(part.get_shape()), self._allowed[part.get_dtype()]
+            self._files[name], self._shapes[name], self._dtypes[name] = (
+                path,
+                tuple(part.get_shape()),
+                self._allowed[part.get_dtype()],
+            )
 
 
 def check_rows(shapes: Mapping[str, tuple[int, ...]], name: str, start: int, stop: int) -> None:
     """Raise `CheckpointError` unless `name` exists and has rows `start:stop`."""
     if name not in shapes:
-        raise CheckpointError(f"there is no tensor {name}", why=f"the checkpoint holds {len(shapes)} others", fix="check the model's family and the checkpoint")
+        raise CheckpointError(
+            f"there is no tensor {name}",
+            why=f"the checkpoint holds {len(shapes)} others",
+            fix="check the model's family and the checkpoint",
+        )
     if not shapes[name] or not 0 <= start <= stop <= shapes[name][0]:
         raise CheckpointError(
-            f"tensor {name} has no rows {start}:{stop}", why=f"its shape is {list(shapes[name])}", fix="check the model's configuration against its weights"
+            f"tensor {name} has no rows {start}:{stop}",
+            why=f"its shape is {list(shapes[name])}",
+            fix="check the model's configuration against its weights",
         )
 
 
@@ -94,18 +113,26 @@ def _open_shard(path: Path) -> Any:
         return safe_open(path, framework="pt")
     except FileNotFoundError:
         raise CheckpointError(
-            f"the shard {path.name} is missing", where=str(path), why="the index lists tensors in it", fix="copy or download the missing file"
+            f"the shard {path.name} is missing",
+            where=str(path),
+            why="the index lists tensors in it",
+            fix="copy or download the missing file",
         ) from None
     except (SafetensorError, OSError, ValueError, struct.error) as error:  # ValueError: a name that is no text
         size = path.stat().st_size if path.exists() else 0
         raise CheckpointError(
-            f"{path.name} is damaged or cut short", where=str(path), why=f"{error} (the file has {size} bytes)", fix="copy or download the file again"
+            f"{path.name} is damaged or cut short",
+            where=str(path),
+            why=f"{error} (the file has {size} bytes)",
+            fix="copy or download the file again",
         ) from None
 
 
 def _difference(*, missing: set[str], surplus: set[str]) -> str:
     parts = [
-        f"{label} {len(group)}: {', '.join(sorted(group)[:3])}" for label, group in (("not in the shard", missing), ("not in the index", surplus)) if group
+        f"{label} {len(group)}: {', '.join(sorted(group)[:3])}"
+        for label, group in (("not in the shard", missing), ("not in the index", surplus))
+        if group
     ]
     return "; ".join(parts)
 
@@ -135,7 +162,10 @@ def _shards(folder: Path) -> dict[str, set[str] | None]:
             fix="get the model's safetensors revision, or convert it where you trust it: model.save_pretrained(folder)",
         )
     raise CheckpointError(
-        "there are no weights", where=str(folder), why="no safetensors file is there", fix=f"copy or download {WHOLE}, or the shards and {INDEX}"
+        "there are no weights",
+        where=str(folder),
+        why="no safetensors file is there",
+        fix=f"copy or download {WHOLE}, or the shards and {INDEX}",
     )
 
 
@@ -143,9 +173,14 @@ def _indexed(index: Path) -> dict[str, set[str] | None]:
     weights = read_json(index).get("weight_map")
     if not isinstance(weights, dict) or not weights or not all(isinstance(file, str) for file in weights.values()):
         raise CheckpointError(
-            f"{index.name} has no usable weight_map", where=str(index), why="it must map tensor names to file names", fix="copy or download the index again"
+            f"{index.name} has no usable weight_map",
+            where=str(index),
+            why="it must map tensor names to file names",
+            fix="copy or download the index again",
         )
-    homes: dict[str, set[str] | None] = {file: {name for name, home in weights.items() if home == file} for file in sorted(set(weights.values()))}
+    homes: dict[str, set[str] | None] = {
+        file: {name for name, home in weights.items() if home == file} for file in sorted(set(weights.values()))
+    }
     for file in homes:
         if Path(file).name != file or not file.endswith(".safetensors"):
             raise CheckpointError(

@@ -1,4 +1,6 @@
-"""The parameters a model class needs, found by building it without memory, and a check that a checkpoint has exactly those."""
+"""The parameters a model class needs, found by building it without memory, and a check that a checkpoint has exactly
+those.
+"""
 
 from __future__ import annotations
 
@@ -53,12 +55,25 @@ def shapes_of(model: Any, config: PreTrainedConfig) -> dict[str, tuple[int, ...]
     return shapes
 
 
-def check_shapes(wanted: Mapping[str, tuple[int | None, ...]], found: Mapping[str, tuple[int, ...]], where: str) -> None:
-    """Raise `CheckpointError` listing every missing, surplus and mis-shaped tensor. None in a shape matches any size."""
+def check_shapes(
+    wanted: Mapping[str, tuple[int | None, ...]], found: Mapping[str, tuple[int, ...]], where: str
+) -> None:
+    """Raise `CheckpointError` listing every missing, surplus and mis-shaped tensor.
+
+    None in a shape matches any size.
+    """
     surplus = [name for name in found if name not in wanted and not name.endswith(TOLERATED)]
     missing = [name for name in wanted if name not in found]
-    wrong = [f"{name} is {list(found[name])}, not {_show(shape)}" for name, shape in wanted.items() if name in found and not _fits(shape, found[name])]
-    lists = [_list(label, group) for label, group in (("missing", missing), ("surplus", surplus), ("of the wrong shape", wrong)) if group]
+    wrong = [
+        f"{name} is {list(found[name])}, not {_show(shape)}"
+        for name, shape in wanted.items()
+        if name in found and not _fits(shape, found[name])
+    ]
+    lists = [
+        _list(label, group)
+        for label, group in (("missing", missing), ("surplus", surplus), ("of the wrong shape", wrong))
+        if group
+    ]
     if lists:
         raise CheckpointError(
             "the weights do not match the configuration",

@@ -9,7 +9,8 @@ from pathlib import Path
 def swap(staged: Path, place: Path) -> None:
     """Rename the folder `staged`, whose name is drawn at random, to `place` beside it; what was there is removed.
 
-    Whatever interrupts it, and wherever, one of the two is at `place` afterwards. Raises `OSError` where a rename fails.
+    Whatever interrupts it, and wherever, one of the two is at `place` afterwards. Raises `OSError` where a rename
+    fails.
     """
     old = staged.with_name(f"{staged.name}.replaced")
     try:

@@ -53,7 +53,9 @@ def check_sizes(config: PreTrainedConfig, tensors: int, where: str) -> None:
     numbers = {key: getattr(config, key, None) for key in SIZES}
     wrong = [f"{key} = {value}" for key, value in numbers.items() if value is not None and value < 1]
     if wrong:
-        raise CheckpointError(f"the configuration says {', '.join(wrong)}", where=where, why="sizes are whole numbers from 1 up", fix=_FIX)
+        raise CheckpointError(
+            f"the configuration says {', '.join(wrong)}", where=where, why="sizes are whole numbers from 1 up", fix=_FIX
+        )
     if config.num_hidden_layers > tensors:
         raise CheckpointError(
             f"the configuration says {config.num_hidden_layers} layers, the weights are {tensors} tensors",
@@ -63,14 +65,19 @@ def check_sizes(config: PreTrainedConfig, tensors: int, where: str) -> None:
         )
 
 
-def target_spec(family: str, config: PreTrainedConfig, name: str, dtype: str, text: TextSource, pad: str | None, where: str) -> TargetSpec:
-    """The spec of `family`'s model of `config`. `dtype` is the stored one; `pad` is the padding token, used where the config names none.
+def target_spec(
+    family: str, config: PreTrainedConfig, name: str, dtype: str, text: TextSource, pad: str | None, where: str
+) -> TargetSpec:
+    """The spec of `family`'s model of `config`. `dtype` is the stored one; `pad` is the padding token, used where the
+    config names none.
 
     Raises `CheckpointError` for a tokenizer of another model and for a rotary embedding with several bases.
     """
     sizes = target_sizes(family, config, name, dtype, where)
     tokenizer = check_tokenizer(text, config.vocab_size, where)
-    pad_id = config.pad_token_id if config.pad_token_id is not None else None if pad is None else tokenizer.token_to_id(pad)
+    pad_id = (
+        config.pad_token_id if config.pad_token_id is not None else None if pad is None else tokenizer.token_to_id(pad)
+    )
     bos_id = config.bos_token_id
     if bos_id is None and text.bos_token is not None:
         bos_id = tokenizer.token_to_id(text.bos_token)
@@ -87,7 +94,10 @@ def target_sizes(family: str, config: PreTrainedConfig, name: str, dtype: str, w
     theta = rope_base(config.rope_parameters)
     if theta is None:
         raise CheckpointError(
-            "the rotary embedding has no single base", where=where, why="rope_parameters holds no rope_theta", fix="use a target of a known family"
+            "the rotary embedding has no single base",
+            where=where,
+            why="rope_parameters holds no rope_theta",
+            fix="use a target of a known family",
         )
     _check_positive("rope_theta", theta, where)
     _check_positive("rms_norm_eps", config.rms_norm_eps, where)
@@ -112,13 +122,17 @@ def target_sizes(family: str, config: PreTrainedConfig, name: str, dtype: str, w
 
 
 def rope_base(parameters: Mapping[str, Any]) -> Any:
-    """The base in `rope_parameters`: the only one, or that of layers with full attention where kinds of layers have their own. None where there is none."""
+    """The base in `rope_parameters`: the only one, or that of layers with full attention where kinds of layers have
+    their own. None where there is none.
+    """
     return parameters.get("rope_theta", section(parameters.get("full_attention")).get("rope_theta"))
 
 
 def _check_positive(key: str, value: Any, where: str) -> None:
     if not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise CheckpointError(f"the configuration says {key} = {value!r}", where=where, why="a finite number above 0 is needed", fix=_FIX)
+        raise CheckpointError(
+            f"the configuration says {key} = {value!r}", where=where, why="a finite number above 0 is needed", fix=_FIX
+        )
 
 
 def _check_tokens(ids: Mapping[str, Iterable[int | None]], vocab: int, where: str) -> None:

@@ -17,7 +17,13 @@ from .files import read_json_if_any
 
 NO_TOKEN = -1
 """what some configurations say instead of leaving a special token out"""
-FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "generation_config.json")
+FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "generation_config.json",
+)
 
 
 def read_text(folder: Path) -> tuple[TextSource, tuple[Path, ...]]:
@@ -31,7 +37,10 @@ def read_text(folder: Path) -> tuple[TextSource, tuple[Path, ...]]:
             "tokenizer.json is missing",
             where=str(folder),
             why="a bundle carries its tokenizer in that form; older forms need code that a bundle does not have",
-            fix=f"make it where transformers can load the tokenizer: AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})",
+            fix=(
+                "make it where transformers can load the tokenizer:"
+                f" AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
+            ),
         )
     settings = read_json_if_any(folder / "special_tokens_map.json") | read_json_if_any(folder / "tokenizer_config.json")
     text = TextSource(
@@ -55,7 +64,9 @@ def load_tokenizer(text: TextSource, where: str) -> Tokenizer:
     try:
         return Tokenizer.from_str(text.tokenizer_json.decode("utf-8"))
     except Exception as error:  # tokenizers raises bare Exception for a bad file
-        raise CheckpointError("the tokenizer cannot be read", where=where, why=str(error), fix="copy or download tokenizer.json again") from None
+        raise CheckpointError(
+            "the tokenizer cannot be read", where=where, why=str(error), fix="copy or download tokenizer.json again"
+        ) from None
 
 
 def check_tokenizer(text: TextSource, vocab: int, where: str) -> Tokenizer:
@@ -64,7 +75,9 @@ def check_tokenizer(text: TextSource, vocab: int, where: str) -> Tokenizer:
     Raises `CheckpointError` otherwise.
     """
     tokenizer = load_tokenizer(text, where)
-    token, highest = max(tokenizer.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1], default=("", -1))
+    token, highest = max(
+        tokenizer.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1], default=("", -1)
+    )
     if highest >= vocab:
         raise CheckpointError(
             f"the tokenizer does not belong to this model: token {token!r} has id {highest}",
@@ -84,7 +97,9 @@ def check_tokenizer(text: TextSource, vocab: int, where: str) -> Tokenizer:
 
 
 def end_ids(tokenizer: Tokenizer, text: TextSource, *declared: object) -> tuple[int, ...]:
-    """Every id that ends generation, in the order found: `declared` (ids or lists of ids), then the generation defaults, then the end-of-turn token."""
+    """Every id that ends generation, in the order found: `declared` (ids or lists of ids), then the generation
+    defaults, then the end-of-turn token.
+    """
     ids: list[int] = []
     for value in (*declared, text.generation.get("eos_token_id")):
         ids += [
@@ -97,7 +112,9 @@ def end_ids(tokenizer: Tokenizer, text: TextSource, *declared: object) -> tuple[
 
 
 def vocabulary_hash(tokenizer_json: bytes) -> str:
-    """sha256 over every (id, token) in order: equal for two files that give tokens the same ids, however they are written."""
+    """sha256 over every (id, token) in order: equal for two files that give tokens the same ids, however they are
+    written.
+    """
     tokens = Tokenizer.from_str(tokenizer_json.decode("utf-8")).get_vocab(with_added_tokens=True)
     ordered = sorted((index, token) for token, index in tokens.items())
     return hashlib.sha256(json.dumps(ordered).encode()).hexdigest()
@@ -119,12 +136,18 @@ def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
         try:
             return path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise CheckpointError(f"{path.name} cannot be read", where=str(path), why=str(error), fix="copy or download the file again") from error
+            raise CheckpointError(
+                f"{path.name} cannot be read", where=str(path), why=str(error), fix="copy or download the file again"
+            ) from error
     found = settings.get("chat_template")
     if found is None or isinstance(found, str):
         return found
     named = (
-        {entry["name"]: entry["template"] for entry in found if isinstance(entry, Mapping) and {"name", "template"} <= entry.keys()}
+        {
+            entry["name"]: entry["template"]
+            for entry in found
+            if isinstance(entry, Mapping) and {"name", "template"} <= entry.keys()
+        }
         if isinstance(found, list)
         else {}
     )

@@ -10,7 +10,8 @@ from jinja2 import TemplateError
 from .checkpoint import TextSource
 
 VARIABLES = ("enable_thinking", "thinking")
-"""names in published templates: the first in Qwen3's, SmolLM3's and GLM's, the second in DeepSeek V3.1's and Granite's"""
+"""names in published templates: the first in Qwen3's, SmolLM3's and GLM's, the second in DeepSeek V3.1's and
+Granite's"""
 PROBE = [{"role": "user", "content": "Hello"}]
 
 
@@ -30,7 +31,9 @@ def thinking_switch(text: TextSource) -> ThinkingSwitch | None:
     """
     for variable in VARIABLES if text.chat_template is not None else ():
         try:
-            on, off, unset, again = (_render(text, given) for given in ({variable: True}, {variable: False}, {}, {variable: True}))
+            on, off, unset, again = (
+                _render(text, given) for given in ({variable: True}, {variable: False}, {}, {variable: True})
+            )
         except (TemplateError, TypeError, ValueError):  # told where a prompt is made
             continue
         if on == again != off:  # a template may write the time of day
@@ -39,7 +42,9 @@ def thinking_switch(text: TextSource) -> ThinkingSwitch | None:
 
 
 def _render(text: TextSource, variables: dict[str, bool]) -> str:
-    from transformers.utils.chat_template_utils import render_jinja_template  # here: configurations are paired without it
+    from transformers.utils.chat_template_utils import (
+        render_jinja_template,
+    )  # here: configurations are paired without it
 
     given: dict[str, Any] = {"bos_token": text.bos_token or "", "eos_token": text.eos_token or "", **variables}
     rendered = render_jinja_template([PROBE], chat_template=text.chat_template, add_generation_prompt=True, **given)[0]

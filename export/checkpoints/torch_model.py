@@ -15,12 +15,16 @@ from ..families import family_of
 from .checkpoint import TargetCheckpoint
 
 
-def load_model(checkpoint: TargetCheckpoint, dtype: torch.dtype = torch.float32, device: str = "cpu") -> PreTrainedModel:
+def load_model(
+    checkpoint: TargetCheckpoint, dtype: torch.dtype = torch.float32, device: str = "cpu"
+) -> PreTrainedModel:
     """The transformers model of `checkpoint` with its weights in `dtype`, in eval mode.
 
-    Holds one copy of the weights: the model is made on the meta device and each parameter is put in place as it is read.
+    Holds one copy of the weights: the model is made on the meta device and each parameter is put in place as it is
+    read.
     """
-    # A model keeps the config it is made of and changes it, for one when its attention is replaced: that must not reach the checkpoint.
+    # A model keeps the config it is made of and changes it, for one when its attention is replaced: that must not reach
+    # the checkpoint.
     config, family = copy.deepcopy(checkpoint.config), family_of(checkpoint.spec.family)
     with torch.device("meta"):
         model = family.build(config, dtype)
@@ -33,7 +37,9 @@ def load_model(checkpoint: TargetCheckpoint, dtype: torch.dtype = torch.float32,
 
 
 def _restore_buffers(model: PreTrainedModel, constants: Mapping[str, torch.Tensor], device: str) -> None:
-    """Computed buffers come out of the meta device empty: take those there are in `constants`, build the modules of the others (rotary) again."""
+    """Computed buffers come out of the meta device empty: take those there are in `constants`, build the modules of the
+    others (rotary) again.
+    """
     for name, module in list(model.named_modules()):
         for buffer in constants.keys() & dict(module.named_buffers(recurse=False)).keys():
             setattr(module, buffer, constants[buffer].to(device))

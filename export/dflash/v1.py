@@ -20,7 +20,9 @@ from ..spec import DrafterSpec
 
 
 class Attend(Protocol):
-    """Rotates, places and attends: q [N, heads, S, hd]; k, v [N, kv, S, hd], all before rotary; returns [N, heads, S, hd]."""
+    """Rotates, places and attends: q [N, heads, S, hd]; k, v [N, kv, S, hd], all before rotary; returns [N, heads, S,
+    hd].
+    """
 
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor: ...
 
@@ -43,7 +45,10 @@ class DraftAttention(nn.Module):
         return x.view(*x.shape[:2], -1, self.head_dim)
 
     def keys_values(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """K (normed, not rotated) and V of `x` [N, S, H], both [N, kv, S, hd]. Context and block share these weights."""
+        """K (normed, not rotated) and V of `x` [N, S, H], both [N, kv, S, hd].
+
+        Context and block share these weights.
+        """
         k = self.k_norm(self._heads(self.k_proj(x)))
         return k.transpose(1, 2), self._heads(self.v_proj(x)).transpose(1, 2)
 
@@ -103,14 +108,18 @@ class DflashV1(nn.Module):
         return self.hidden_norm(self.fc(taps))  # type: ignore[no-any-return]
 
     def scores(self, logits: torch.Tensor, hidden: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
-        """What is compared: logits [1, P, V] of `hidden` [1, P, H] after an `anchor` [1, 1], scaled and capped where the drafter says so."""
+        """What is compared: logits [1, P, V] of `hidden` [1, P, H] after an `anchor` [1, 1], scaled and capped where
+        the drafter says so.
+        """
         if self.spec.output_multiplier != 1:
             logits = logits * self.spec.output_multiplier
         cap = self.spec.logit_softcap
         return logits if cap is None else torch.tanh(logits / cap) * cap
 
     def forward(self, embeddings: torch.Tensor, attend: Attend) -> torch.Tensor:
-        """Embedded blocks [N, B, H] (anchor, then masks) to hidden states of the same shape, ready for the target's head."""
+        """Embedded blocks [N, B, H] (anchor, then masks) to hidden states of the same shape, ready for the target's
+        head.
+        """
         x = embeddings * self.spec.embedding_scale if self.spec.embedding_scale != 1 else embeddings
         for layer in self.layers:
             x = layer(x, attend)
@@ -118,13 +127,20 @@ class DflashV1(nn.Module):
 
 
 class CachedAttend:
-    """Attention through the draft cache by the semantic operators; `caches` is K, V of each layer and is replaced as it grows.
+    """Attention through the draft cache by the semantic operators; `caches` is K, V of each layer and is replaced as it
+    grows.
 
     The block is written at `position` like the context and simply overwritten by the next inject.
     """
 
     def __init__(
-        self, spec: DrafterSpec, cos: torch.Tensor, sin: torch.Tensor, position: torch.Tensor, caches: list[torch.Tensor], rings: Collection[int] = ()
+        self,
+        spec: DrafterSpec,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        position: torch.Tensor,
+        caches: list[torch.Tensor],
+        rings: Collection[int] = (),
     ) -> None:
         """`rings` are the layers whose caches are rings."""
         self.rings = rings
@@ -152,6 +168,16 @@ class CachedAttend:
         caches = self.caches[2 * layer : 2 * layer + 2]
         anchored = {"anchored": True} if window is not None and self.spec.windows_from_anchor else {}
         attention = torch.ops.dflash.kv_ring_attention if layer in self.rings else torch.ops.dflash.kv_attention
-        out, *caches = attention(self._rotate(q), self._rotate(k), v, *caches, self.position, self.spec.head_dim**-0.5, window or NO_WINDOW, causal, **anchored)
+        out, *caches = attention(
+            self._rotate(q),
+            self._rotate(k),
+            v,
+            *caches,
+            self.position,
+            self.spec.head_dim**-0.5,
+            window or NO_WINDOW,
+            causal,
+            **anchored,
+        )
         self.caches[2 * layer : 2 * layer + 2] = caches
         return out  # type: ignore[no-any-return]

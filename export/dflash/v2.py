@@ -1,4 +1,5 @@
-"""What DFlash2 adds to the draft module: dynamic convolutions around each half of a layer, and a selector that chooses among candidates.
+"""What DFlash2 adds to the draft module: dynamic convolutions around each half of a layer, and a selector that chooses
+among candidates.
 
 Both stay inside the draft graph. Parameter names equal the checkpoint's tensor names.
 """
@@ -17,9 +18,11 @@ UNCHOSEN = float(torch.finfo(torch.float32).min)
 
 
 class DynamicConvolution(nn.Module):
-    """A depthwise causal convolution inside the block, whose taps are a base kernel and an addition for each group of columns, made of the input.
+    """A depthwise causal convolution inside the block, whose taps are a base kernel and an addition for each group of
+    columns, made of the input.
 
-    Side 0 is applied to what enters a half of a layer, side 1 to what leaves it; both additions are made of what enters.
+    Side 0 is applied to what enters a half of a layer, side 1 to what leaves it; both additions are made of what
+    enters.
     """
 
     def __init__(self, hidden: int, shape: Convolution) -> None:
@@ -62,7 +65,9 @@ class ConvolvedLayer(DraftLayer):
 
 
 class CandidateSelector(nn.Module):
-    """Walks the block from the anchor, choosing among each row's likeliest tokens by logit and by fit to the token before."""
+    """Walks the block from the anchor, choosing among each row's likeliest tokens by logit and by fit to the token
+    before.
+    """
 
     def __init__(self, vocab: int, hidden: int, shape: Selector, steps: int) -> None:
         """`steps` is the most proposals there can be: the walk is unrolled to it."""
@@ -73,11 +78,17 @@ class CandidateSelector(nn.Module):
         self.hidden_projection = nn.Linear(hidden, shape.rank, bias=False)
 
     def forward(self, logits: torch.Tensor, hidden: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
-        """logits [1, P, V], hidden [1, P, H], anchor [1, 1]: scores [1, P, V] of the walk, `UNCHOSEN` for what is no candidate."""
+        """logits [1, P, V], hidden [1, P, H], anchor [1, 1]: scores [1, P, V] of the walk, `UNCHOSEN` for what is no
+        candidate.
+        """
         best, candidates = logits.topk(self.top_k, dim=-1)
         fit = self.hidden_projection(hidden)[:, :, None] * F.embedding(candidates, self.successor_codebook)
         # By all the steps, not those missing: the number of rows then has no upper limit to a tracer.
-        padded = F.pad(fit, (0, 0, 0, 0, 0, self.steps)), F.pad(best, (0, 0, 0, self.steps)), F.pad(candidates, (0, 0, 0, self.steps))
+        padded = (
+            F.pad(fit, (0, 0, 0, 0, 0, self.steps)),
+            F.pad(best, (0, 0, 0, self.steps)),
+            F.pad(candidates, (0, 0, 0, self.steps)),
+        )
         before, rows = anchor[:, 0].long(), []
         for step in range(self.steps):
             fits, unary, tokens = (value[:, step] for value in padded)

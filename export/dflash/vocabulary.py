@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 SHOWN = 4
 DELTAS, MEMBERS = "d2t", "t2d"
-"""tensors of the speculators layout: int64 [draft_vocab], target id - row; bool [vocab], whether a token can be proposed"""
+"""tensors of the speculators layout: int64 [draft_vocab], target id - row; bool [vocab], whether a token can be
+proposed"""
 
 
 @dataclass(frozen=True)
@@ -28,12 +29,19 @@ class DraftVocabulary:
         """Raises `ValueError` for ids that are no tokens of the target, that repeat, or that are all of its tokens."""
         outside = [token for token in self.ids if not 0 <= token < self.vocab]
         if outside:
-            raise ValueError(f"{len(outside)} ids are outside the target's vocabulary of {self.vocab}: {_first(outside)}")
+            raise ValueError(
+                f"{len(outside)} ids are outside the target's vocabulary of {self.vocab}: {_first(outside)}"
+            )
         if len(set(self.ids)) != len(self.ids):
             seen: set[int] = set()
-            raise ValueError(f"ids occur twice: {_first(token for token in self.ids if token in seen or seen.add(token))}")  # type: ignore[func-returns-value]
+            raise ValueError(
+                f"ids occur twice: {_first(token for token in self.ids if token in seen or seen.add(token))}"
+            )  # type: ignore[func-returns-value]
         if not 1 <= len(self.ids) < self.vocab:
-            raise ValueError(f"a reduced vocabulary has 1 to {self.vocab - 1} of the target's {self.vocab} tokens, not {len(self.ids)}")
+            raise ValueError(
+                f"a reduced vocabulary has 1 to {self.vocab - 1} of the target's {self.vocab} tokens, not"
+                f" {len(self.ids)}"
+            )
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """`DELTAS` int64 [draft_vocab] and `MEMBERS` bool [vocab]."""

@@ -8,7 +8,9 @@ from ..spec import DrafterSpec
 
 
 def layer_config(spec: DrafterSpec) -> dict[str, Any]:
-    """Widths, norm and rotary embedding of `spec`'s layers; which of them have windows each layout says in its own way."""
+    """Widths, norm and rotary embedding of `spec`'s layers; which of them have windows each layout says in its own
+    way.
+    """
     return {
         "model_type": "qwen3",
         "num_hidden_layers": spec.layers,

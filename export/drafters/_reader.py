@@ -47,7 +47,10 @@ class Reader:
         return {place: value for place, value in found.items() if value is not None}
 
     def optional(self, field: str, key: str) -> Any:
-        """The value of `key`, inside the nested object or at the top level, or None. Raises `CheckpointError` when the two differ."""
+        """The value of `key`, inside the nested object or at the top level, or None.
+
+        Raises `CheckpointError` when the two differ.
+        """
         found = self.places(key)
         if len(found) == 2 and found[key] != found[f"{self.nested}.{key}"]:
             raise self.fault(
@@ -73,14 +76,20 @@ class Reader:
         try:
             return parse(value)
         except ValueError as error:
-            raise self.fault(key, f"{key} cannot be {value!r}", str(error), "take config.json from the drafter's original repository") from None
+            raise self.fault(
+                key, f"{key} cannot be {value!r}", str(error), "take config.json from the drafter's original repository"
+            ) from None
 
     def refuse_unknown(self, known: Collection[str], layout: str) -> None:
-        """Raise `CheckpointError` for keys of the top level that are set and neither in `known` nor keys of every transformers configuration."""
+        """Raise `CheckpointError` for keys of the top level that are set and neither in `known` nor keys of every
+        transformers configuration.
+        """
         from transformers import PreTrainedConfig
 
         allowed = {*known, *PreTrainedConfig().to_dict(), *HARMLESS}
-        unknown = sorted(key for key, value in self.raw.items() if key not in allowed and value not in (None, False, 0, [], {}))
+        unknown = sorted(
+            key for key, value in self.raw.items() if key not in allowed and value not in (None, False, 0, [], {})
+        )
         if unknown:
             raise self.fault(
                 unknown[0],

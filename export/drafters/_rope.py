@@ -36,5 +36,7 @@ def read_rope(reader: Reader) -> tuple[float, Mapping[str, object] | None]:
     reader.evidence["rope_theta"] = "rope_theta" if top is not None else "rope_parameters.rope_theta"
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     plain = kind == "default"
-    reader.evidence["rope_scaling"] = "rope_scaling" if reader.raw.get("rope_scaling") else "rope_parameters" if parameters else "no rope_scaling"
+    reader.evidence["rope_scaling"] = (
+        "rope_scaling" if reader.raw.get("rope_scaling") else "rope_parameters" if parameters else "no rope_scaling"
+    )
     return reader.parsed("rope_theta", theta, positive), None if plain else {**scaling, "rope_type": kind}

@@ -1,7 +1,8 @@
 """config.json of the speculators layout, read into a `DrafterSpec` and written from one.
 
-What the keys mean follows PyPI `speculators` 0.9.0. Its `transformer_layer_config` is a transformers configuration, which some versions write
-without the values that are the class's defaults: it is read through that class, as the package reads it.
+What the keys mean follows PyPI `speculators` 0.9.0. Its `transformer_layer_config` is a transformers configuration,
+which some versions write without the values that are the class's defaults: it is read through that class, as the
+package reads it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ _ROPE = {"rope_type", "rope_theta", "factor", "original_max_position_embeddings"
 def read_spec(raw: Mapping[str, Any], path: Path, dtype: str) -> DrafterSpec:
     """The spec in config `raw` of the drafter in `path`, whose tensors are stored as `dtype`.
 
-    Raises `CheckpointError` for a missing, malformed, contradictory or unknown key, and for a setting that is not supported.
+    Raises `CheckpointError` for a missing, malformed, contradictory or unknown key, and for a setting that is not
+    supported.
     """
     reader = Reader(raw, path, LAYERS)
     check_keys(reader)
@@ -45,19 +47,30 @@ def read_spec(raw: Mapping[str, Any], path: Path, dtype: str) -> DrafterSpec:
     check_kind(reader, layers)
 
     def nested(field: str, key: str, parse: Any) -> Any:
-        reader.evidence[field] = f"{LAYERS}.{key}" if key in reader.inside else f"{LAYERS}: {key} left out, the default of {layers.model_type}"
+        reader.evidence[field] = (
+            f"{LAYERS}.{key}"
+            if key in reader.inside
+            else f"{LAYERS}: {key} left out, the default of {layers.model_type}"
+        )
         return reader.parsed(f"{LAYERS}.{key}", getattr(layers, key, None), parse)
 
     depth = nested("layers", "num_hidden_layers", count)
     vocab = nested("vocab", "vocab_size", count)
     theta, scaling = _rope(reader, layers)
     windows, causal = _windows(reader, layers, depth)
-    reader.evidence |= {"dialect": "speculators_model_type", "name": "folder name", "dtype": "header of fc.weight", "windows": f"{LAYERS}.layer_types"}
+    reader.evidence |= {
+        "dialect": "speculators_model_type",
+        "name": "folder name",
+        "dtype": "header of fc.weight",
+        "windows": f"{LAYERS}.layer_types",
+    }
     reader.evidence |= {"rope_theta": f"{LAYERS}.rope_parameters", "rope_scaling": f"{LAYERS}.rope_parameters"}
     reader.evidence |= {"windows_from_anchor": "a rule of the layout"}
     depth_of_target = _top(reader, "target_layers", TARGET_LAYERS)
     rows = _needed(reader, "block", "block_size", count)
-    from_anchor = reader.parsed("sample_from_anchor", _top(reader, "sample_from_anchor", "sample_from_anchor") or False, flag)
+    from_anchor = reader.parsed(
+        "sample_from_anchor", _top(reader, "sample_from_anchor", "sample_from_anchor") or False, flag
+    )
     reader.evidence.setdefault("sample_from_anchor", "sample_from_anchor left out, the default of the package")
     return DrafterSpec(
         dialect=DIALECT,
@@ -90,7 +103,12 @@ def read_spec(raw: Mapping[str, Any], path: Path, dtype: str) -> DrafterSpec:
 
 def write_config(spec: DrafterSpec, head_from_target: bool) -> dict[str, Any]:
     """The config.json of `spec`: `read_spec` gives it back, and PyPI `speculators` loads it."""
-    greedy = {"proposal_type": "greedy", "speculative_tokens": spec.block - 1, "verifier_accept_k": 1, "accept_tolerance": 0.0}
+    greedy = {
+        "proposal_type": "greedy",
+        "speculative_tokens": spec.block - 1,
+        "verifier_accept_k": 1,
+        "accept_tolerance": 0.0,
+    }
     config: dict[str, Any] = {
         "architectures": ["DFlashDraftModel"],
         "speculators_model_type": "dflash",
@@ -125,7 +143,10 @@ def write_config(spec: DrafterSpec, head_from_target: bool) -> dict[str, Any]:
 
 
 def head_from_target(raw: Mapping[str, Any], path: Path) -> bool:
-    """Whether config `raw` says that the head is made of the target's rows. Raises `CheckpointError` where it says neither yes nor no."""
+    """Whether config `raw` says that the head is made of the target's rows.
+
+    Raises `CheckpointError` where it says neither yes nor no.
+    """
     return bool(Reader(raw, path, LAYERS).parsed(TARGET_HEAD, raw.get(TARGET_HEAD, False), flag))
 
 
@@ -168,10 +189,15 @@ def _rope(reader: Reader, layers: Any) -> tuple[float, Mapping[str, object] | No
     """(theta, scaling) of one rotary embedding for all layers."""
     found = dict(section(getattr(layers, "rope_parameters", None)))
     key = f"{LAYERS}.rope_parameters"
-    strange = sorted(name for name in found if name not in _ROPE and not (name == "partial_rotary_factor" and found[name] == 1))
+    strange = sorted(
+        name for name in found if name not in _ROPE and not (name == "partial_rotary_factor" and found[name] == 1)
+    )
     if strange:
         raise reader.fault(
-            key, f"rotary parameters {', '.join(strange)} are not supported", "they change which dimensions turn, and how far", "use a drafter without them"
+            key,
+            f"rotary parameters {', '.join(strange)} are not supported",
+            "they change which dimensions turn, and how far",
+            "use a drafter without them",
         )
     theta = reader.parsed(f"{key}.rope_theta", found.pop("rope_theta", None), positive)
     found.pop("partial_rotary_factor", None)
@@ -200,10 +226,14 @@ def _windows(reader: Reader, layers: Any, depth: int) -> tuple[tuple[int | None,
             "give both as the drafter was trained with them",
         )
     window = reader.parsed(f"{LAYERS}.sliding_window", window, count)
-    both_ways = reader.parsed("sliding_window_non_causal", _top(reader, "causal", "sliding_window_non_causal") or False, flag)
+    both_ways = reader.parsed(
+        "sliding_window_non_causal", _top(reader, "causal", "sliding_window_non_causal") or False, flag
+    )
     reader.evidence.setdefault("causal", "sliding_window_non_causal left out, the default of the package")
     slides = tuple(kind == _SLIDING for kind in kinds)
-    return tuple(window if sliding else None for sliding in slides), tuple(sliding and not both_ways for sliding in slides)
+    return tuple(window if sliding else None for sliding in slides), tuple(
+        sliding and not both_ways for sliding in slides
+    )
 
 
 def _taps(reader: Reader) -> tuple[int, ...]:

@@ -1,4 +1,6 @@
-"""Keys of the speculators layout, and the settings that are refused because the draft module computes something else."""
+"""Keys of the speculators layout, and the settings that are refused because the draft module computes something
+else.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,15 @@ TARGET_HEAD = "lm_head_from_target"
 TARGET_LAYERS = "num_target_layers"
 """our key, named as in the z-lab layout"""
 KNOWN = {
-    *("speculators_model_type", "speculators_version", "speculators_config", LAYERS, "draft_vocab_size", "block_size", "target_hidden_size"),
+    *(
+        "speculators_model_type",
+        "speculators_version",
+        "speculators_config",
+        LAYERS,
+        "draft_vocab_size",
+        "block_size",
+        "target_hidden_size",
+    ),
     *("aux_hidden_state_layer_ids", "mask_token_id", "sliding_window_non_causal", "sample_from_anchor"),
     *("auto_map", "torch_dtype", "model_type", KEY, TRAINED_WITH, TARGET_HEAD, TARGET_LAYERS),
 }
@@ -30,14 +40,25 @@ def check_keys(reader: Reader) -> None:
 
 
 def check_kind(reader: Reader, layers: Any) -> None:
-    """Raise `CheckpointError` for a drafter that computes anything but what the draft module does. `layers` is its transformers configuration."""
+    """Raise `CheckpointError` for a drafter that computes anything but what the draft module does.
+
+    `layers` is its transformers configuration.
+    """
     algorithm = section(reader.raw.get("speculators_config")).get("algorithm", "dflash")
     if algorithm != "dflash":
         raise reader.fault(
-            "speculators_config.algorithm", f"the algorithm {algorithm!r} is not DFlash", "speculators_model_type says dflash", "use a DFlash drafter"
+            "speculators_config.algorithm",
+            f"the algorithm {algorithm!r} is not DFlash",
+            "speculators_model_type says dflash",
+            "use a DFlash drafter",
         )
     if layers.hidden_act != "silu":
-        raise reader.fault(f"{LAYERS}.hidden_act", f"hidden_act = {layers.hidden_act!r} is not supported", "its MLP is not SwiGLU", "use a drafter with silu")
+        raise reader.fault(
+            f"{LAYERS}.hidden_act",
+            f"hidden_act = {layers.hidden_act!r} is not supported",
+            "its MLP is not SwiGLU",
+            "use a drafter with silu",
+        )
     width = reader.raw.get("target_hidden_size")
     if width not in (None, layers.hidden_size):
         raise reader.fault(

@@ -9,7 +9,11 @@ def tensor_shapes(spec: DrafterSpec, target_hidden: int | None = None) -> dict[s
     """Name and shape of every tensor. The width of `fc` is free unless `target_hidden` is given."""
     hidden, q, kv, inner = spec.hidden, spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim, spec.intermediate
     width = None if target_hidden is None else len(spec.taps) * target_hidden
-    shapes: dict[str, tuple[int | None, ...]] = {"fc.weight": (hidden, width), "hidden_norm.weight": (hidden,), "norm.weight": (hidden,)}
+    shapes: dict[str, tuple[int | None, ...]] = {
+        "fc.weight": (hidden, width),
+        "hidden_norm.weight": (hidden,),
+        "norm.weight": (hidden,),
+    }
     layer: dict[str, tuple[int, ...]] = {
         "input_layernorm.weight": (hidden,),
         "self_attn.q_proj.weight": (q, hidden),
@@ -24,5 +28,10 @@ def tensor_shapes(spec: DrafterSpec, target_hidden: int | None = None) -> dict[s
         "mlp.down_proj.weight": (hidden, inner),
     }
     if spec.attention_bias:
-        layer |= {"self_attn.q_proj.bias": (q,), "self_attn.k_proj.bias": (kv,), "self_attn.v_proj.bias": (kv,), "self_attn.o_proj.bias": (hidden,)}
+        layer |= {
+            "self_attn.q_proj.bias": (q,),
+            "self_attn.k_proj.bias": (kv,),
+            "self_attn.v_proj.bias": (kv,),
+            "self_attn.o_proj.bias": (hidden,),
+        }
     return shapes | {f"layers.{index}.{name}": shape for index in range(spec.layers) for name, shape in layer.items()}

@@ -1,4 +1,7 @@
-"""config.json of the z-lab layout, read into a `DrafterSpec` and written from one. Nothing that matters is ever guessed."""
+"""config.json of the z-lab layout, read into a `DrafterSpec` and written from one.
+
+Nothing that matters is ever guessed.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,9 @@ def read_spec(raw: Mapping[str, Any], path: Path, dtype: str) -> DrafterSpec:
 
 def _factors(spec: DrafterSpec) -> dict[str, float]:
     said = {"input_embedding_scale": spec.embedding_scale, "output_multiplier": spec.output_multiplier}
-    return {key: value for key, value in said.items() if value != 1} | ({} if spec.logit_softcap is None else {"final_logit_softcapping": spec.logit_softcap})
+    return {key: value for key, value in said.items() if value != 1} | (
+        {} if spec.logit_softcap is None else {"final_logit_softcapping": spec.logit_softcap}
+    )
 
 
 def write_config(spec: DrafterSpec) -> dict[str, Any]:
@@ -112,18 +117,27 @@ def _softcap(reader: Reader) -> float | None:
 
 
 def _attention(reader: Reader, layers: int) -> tuple[tuple[int | None, ...], tuple[bool, ...]]:
-    """Window and causality of every layer. Causality: `is_causal`, else `dflash_config.causal`, else sliding layers only."""
+    """Window and causality of every layer.
+
+    Causality: `is_causal`, else `dflash_config.causal`, else sliding layers only.
+    """
     kinds = reader.optional("windows", "layer_types")
     if kinds is None:
         if _slides(reader):
             raise reader.fault(
-                "layer_types", "use_sliding_window is set but layer_types is missing", "which layers slide would be a guess", "add layer_types to config.json"
+                "layer_types",
+                "use_sliding_window is set but layer_types is missing",
+                "which layers slide would be a guess",
+                "add layer_types to config.json",
             )
         kinds = [KINDS[0]] * layers
         reader.evidence["windows"] = "no layer_types and no use_sliding_window: full attention"
     if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in KINDS for kind in kinds):
         raise reader.fault(
-            "layer_types", f"layer_types must be {layers} of {', '.join(KINDS)}", f"found {kinds!r}", "take config.json from the drafter's original repository"
+            "layer_types",
+            f"layer_types must be {layers} of {', '.join(KINDS)}",
+            f"found {kinds!r}",
+            "take config.json from the drafter's original repository",
         )
     sliding = tuple(kind == KINDS[1] for kind in kinds)
     window = _window(reader) if any(sliding) else None

@@ -1,7 +1,7 @@
 """A drafter as one GGUF file of the architecture `dflash`, as llama.cpp converts it.
 
-`dflash.target_layers` counts what enters a layer: entry L + 1 is the output of layer L. Other architectures that end in `dflash-draft` are of
-forks, which count in ways of their own.
+`dflash.target_layers` counts what enters a layer: entry L + 1 is the output of layer L. Other architectures that end in
+`dflash-draft` are of forks, which count in ways of their own.
 """
 
 from __future__ import annotations
@@ -26,15 +26,40 @@ SIGN = "a .gguf file whose architecture is dflash"
 DIALECT = "gguf"
 ARCHITECTURE, FORKS = "dflash", "dflash-draft"
 UNDERSTOOD = {
-    *("block_count", "embedding_length", "feed_forward_length", "context_length", "vocab_size", "block_size", "target_layers"),
-    *("attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.value_length", "attention.layer_norm_rms_epsilon"),
-    *("attention.causal", "attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base", "rope.dimension_count"),
+    *(
+        "block_count",
+        "embedding_length",
+        "feed_forward_length",
+        "context_length",
+        "vocab_size",
+        "block_size",
+        "target_layers",
+    ),
+    *(
+        "attention.head_count",
+        "attention.head_count_kv",
+        "attention.key_length",
+        "attention.value_length",
+        "attention.layer_norm_rms_epsilon",
+    ),
+    *(
+        "attention.causal",
+        "attention.sliding_window",
+        "attention.sliding_window_pattern",
+        "rope.freq_base",
+        "rope.dimension_count",
+    ),
     *("rope.scaling.type", "rope.scaling.factor", "rope.scaling.original_context_length", "rope.scaling.finetuned"),
 }
 """metadata of the architecture; any other may change what is computed"""
 ONCE = {
     "fc.weight": ("fc.weight", "dflash_fc.weight", "dflash.fc.weight"),
-    "hidden_norm.weight": ("enc.output_norm.weight", "dflash_hidden_norm.weight", "dflash.hidden_norm.weight", "hidden_norm.weight"),
+    "hidden_norm.weight": (
+        "enc.output_norm.weight",
+        "dflash_hidden_norm.weight",
+        "dflash.hidden_norm.weight",
+        "hidden_norm.weight",
+    ),
     "norm.weight": ("output_norm.weight",),
 }
 """our name of a tensor that there is once → what converters have called it"""
@@ -56,7 +81,10 @@ _HEAD = struct.Struct("<4sIQQQ")
 
 
 def recognise(path: Path) -> str | None:
-    """Why `path` is such a file, or None. Only its first bytes are read: the architecture is the first key of a GGUF file."""
+    """Why `path` is such a file, or None.
+
+    Only its first bytes are read: the architecture is the first key of a GGUF file.
+    """
     found = _architecture(path)
     return None if found is None or not found.endswith((ARCHITECTURE, FORKS)) else f"its architecture is {found}"
 
@@ -64,13 +92,17 @@ def recognise(path: Path) -> str | None:
 def open_checkpoint(path: Path) -> DrafterCheckpoint:
     """The drafter in the file `path`.
 
-    Raises `CheckpointError` for a damaged file, a fork's architecture, metadata that is missing or not understood, and tensors that do not fit it.
+    Raises `CheckpointError` for a damaged file, a fork's architecture, metadata that is missing or not understood, and
+    tensors that do not fit it.
     """
     file = GgufFile(path)
     name = str(file.require("general.architecture"))
     if name != ARCHITECTURE:
         raise file.fault(
-            "general.architecture", f"the architecture {name!r} is a fork's", "forks number the target's layers in ways of their own", "convert with llama.cpp"
+            "general.architecture",
+            f"the architecture {name!r} is a fork's",
+            "forks number the target's layers in ways of their own",
+            "convert with llama.cpp",
         )
     _check_keys(file)
     places = _places(file)
@@ -101,7 +133,11 @@ def _architecture(path: Path) -> str | None:
 
 
 def _check_keys(file: GgufFile) -> None:
-    strange = sorted(key for key in file.metadata if key.startswith(f"{ARCHITECTURE}.") and key.removeprefix(f"{ARCHITECTURE}.") not in UNDERSTOOD)
+    strange = sorted(
+        key
+        for key in file.metadata
+        if key.startswith(f"{ARCHITECTURE}.") and key.removeprefix(f"{ARCHITECTURE}.") not in UNDERSTOOD
+    )
     if strange:
         raise file.fault(
             strange[0],
@@ -122,7 +158,12 @@ def _places(file: GgufFile) -> dict[str, str]:
     found = {stored: name for stored, name in named.items() if stored in file.tensors}
     twice = sorted(name for name in found.values() if list(found.values()).count(name) > 1)
     if twice:
-        raise CheckpointError(f"two tensors are {twice[0]}", where=str(file.path), why="two converters' names are mixed", fix="convert the drafter again")
+        raise CheckpointError(
+            f"two tensors are {twice[0]}",
+            where=str(file.path),
+            why="two converters' names are mixed",
+            fix="convert the drafter again",
+        )
     return found
 
 
@@ -137,14 +178,40 @@ def _spec(file: GgufFile, path: Path, tensors: GgufSource) -> DrafterSpec:
     theta = float(rope.pop("rope_theta"))
     taps = file.require(key("target_layers"))
     if not isinstance(taps, list) or not taps or any(not isinstance(tap, int) or tap < 1 for tap in taps):
-        raise file.fault(key("target_layers"), f"target_layers cannot be {taps!r}", "they are numbers of layers from 1 up: what enters layer 0 is no tap")
+        raise file.fault(
+            key("target_layers"),
+            f"target_layers cannot be {taps!r}",
+            "they are numbers of layers from 1 up: what enters layer 0 is no tap",
+        )
     mask = file.require("tokenizer.ggml.mask_token_id")
-    where = {"layers": "block_count", "hidden": "embedding_length", "heads": "attention.head_count", "kv_heads": "attention.head_count_kv"}
-    where |= {"head_dim": "attention.key_length", "intermediate": "feed_forward_length", "max_positions": "context_length", "block": "block_size"}
-    where |= {"rms_eps": "attention.layer_norm_rms_epsilon", "rope_theta": "rope.freq_base", "rope_scaling": "rope.scaling.type"}
+    where = {
+        "layers": "block_count",
+        "hidden": "embedding_length",
+        "heads": "attention.head_count",
+        "kv_heads": "attention.head_count_kv",
+    }
+    where |= {
+        "head_dim": "attention.key_length",
+        "intermediate": "feed_forward_length",
+        "max_positions": "context_length",
+        "block": "block_size",
+    }
+    where |= {
+        "rms_eps": "attention.layer_norm_rms_epsilon",
+        "rope_theta": "rope.freq_base",
+        "rope_scaling": "rope.scaling.type",
+    }
     evidence = {field: key(name) for field, name in where.items()} | {"name": "file name", "dtype": "how fc is stored"}
-    evidence |= {"taps": f"{key('target_layers')}, each less one", "mask_id": "tokenizer.ggml.mask_token_id", "dialect": "general.architecture"}
-    evidence |= {"windows": key("attention.sliding_window_pattern"), "causal": key("attention.causal"), "vocab": "the file does not say: the target's"}
+    evidence |= {
+        "taps": f"{key('target_layers')}, each less one",
+        "mask_id": "tokenizer.ggml.mask_token_id",
+        "dialect": "general.architecture",
+    }
+    evidence |= {
+        "windows": key("attention.sliding_window_pattern"),
+        "causal": key("attention.causal"),
+        "vocab": "the file does not say: the target's",
+    }
     return DrafterSpec(
         dialect=DIALECT,
         name=path.stem,
@@ -175,17 +242,25 @@ def _attention(file: GgufFile, layers: int) -> tuple[tuple[int | None, ...], tup
     pattern: Any = file.metadata.get(f"{ARCHITECTURE}.attention.sliding_window_pattern")
     if pattern is None and f"{ARCHITECTURE}.attention.sliding_window" in file.metadata:
         raise file.fault(
-            f"{ARCHITECTURE}.attention.sliding_window_pattern", "there is a window, and nothing says of which layers", "a guess would cost acceptance past it"
+            f"{ARCHITECTURE}.attention.sliding_window_pattern",
+            "there is a window, and nothing says of which layers",
+            "a guess would cost acceptance past it",
         )
     slides = [False] * layers if pattern is None else pattern
     if not isinstance(slides, list) or len(slides) != layers or any(value not in (True, False) for value in slides):
-        raise file.fault(f"{ARCHITECTURE}.attention.sliding_window_pattern", f"it must be {layers} of true and false", f"found {pattern!r}")
+        raise file.fault(
+            f"{ARCHITECTURE}.attention.sliding_window_pattern",
+            f"it must be {layers} of true and false",
+            f"found {pattern!r}",
+        )
     window = file.size(f"{ARCHITECTURE}.attention.sliding_window") if any(slides) else None
     causal = file.metadata.get(f"{ARCHITECTURE}.attention.causal", None if any(slides) else False)
     if causal not in (True, False):
         raise file.fault(
             f"{ARCHITECTURE}.attention.causal",
-            "nothing says whether sliding layers look ahead" if causal is None else f"attention.causal cannot be {causal!r}",
+            "nothing says whether sliding layers look ahead"
+            if causal is None
+            else f"attention.causal cannot be {causal!r}",
             "converters that leave it out disagree on what that means",
             "add the key as the drafter was trained, or open the drafter's safetensors directory",
         )

@@ -1,7 +1,8 @@
-"""The layout that ModelOpt exports: z-lab's names, with the window in `dflash_config` (`use_swa`, `swa_window_size`) and causality said there.
+"""The layout that ModelOpt exports: z-lab's names, with the window in `dflash_config` (`use_swa`, `swa_window_size`)
+and causality said there.
 
-Implementations disagree on what `use_swa` means where `layer_types` calls every layer full, and on causality where nothing says it:
-both are asked for here.
+Implementations disagree on what `use_swa` means where `layer_types` calls every layer full, and on causality where
+nothing says it: both are asked for here.
 """
 
 from __future__ import annotations
@@ -30,17 +31,26 @@ def recognise(path: Path) -> str | None:
     if not (path / "config.json").is_file():
         return None
     config = read_json(path / "config.json")
-    ours = "use_swa" in section(config.get(INSIDE)) and names_architecture(config, "DFlashDraftModel") and "speculators_model_type" not in config
+    ours = (
+        "use_swa" in section(config.get(INSIDE))
+        and names_architecture(config, "DFlashDraftModel")
+        and "speculators_model_type" not in config
+    )
     return f"its {INSIDE} has use_swa" if ours else None
 
 
 def open_checkpoint(path: Path) -> DrafterCheckpoint:
-    """The drafter in `path`. Raises `CheckpointError` for a missing or contradictory key and for missing, surplus or mis-shaped tensors."""
+    """The drafter in `path`.
+
+    Raises `CheckpointError` for a missing or contradictory key and for missing, surplus or mis-shaped tensors.
+    """
     raw = read_json(path / "config.json")
     tensors = open_tensors(path, raw)
     spec = _spec(raw, path, tensors.dtype("fc.weight") if "fc.weight" in tensors.shapes() else "unknown")
     check_shapes(tensor_shapes(spec), tensors.shapes(), str(path))
-    return DrafterCheckpoint(spec, tensors, path, FileHashes([path / "config.json", *tensors.paths]), *trained_with(raw))
+    return DrafterCheckpoint(
+        spec, tensors, path, FileHashes([path / "config.json", *tensors.paths]), *trained_with(raw)
+    )
 
 
 def specify(path: Path) -> DrafterSpec:
@@ -53,8 +63,14 @@ def _spec(raw: Mapping[str, Any], path: Path, dtype: str) -> DrafterSpec:
     reader = Reader(raw, path, INSIDE)
     _refuse_sinks(reader)
     # Without its windows it is a z-lab drafter; those are read here.
-    plain = {key: value for key, value in raw.items() if key not in ("layer_types", "use_sliding_window", "sliding_window", "is_causal")}
-    plain[INSIDE] = {key: value for key, value in section(raw.get(INSIDE)).items() if key not in ("is_causal", "causal")}
+    plain = {
+        key: value
+        for key, value in raw.items()
+        if key not in ("layer_types", "use_sliding_window", "sliding_window", "is_causal")
+    }
+    plain[INSIDE] = {
+        key: value for key, value in section(raw.get(INSIDE)).items() if key not in ("is_causal", "causal")
+    }
     return _with_windows(read_spec(plain, path, dtype), reader)
 
 
@@ -62,7 +78,10 @@ def _refuse_sinks(reader: Reader) -> None:
     for place, value in reader.places("attention_sink_bias").items():
         if reader.parsed(place, value, flag):
             raise reader.fault(
-                place, "attention_sink_bias is not supported", "no implementation could be found to test it against", "use a drafter without attention sinks"
+                place,
+                "attention_sink_bias is not supported",
+                "no implementation could be found to test it against",
+                "use a drafter without attention sinks",
             )
 
 
@@ -70,7 +89,12 @@ def _with_windows(spec: DrafterSpec, reader: Reader) -> DrafterSpec:
     slides: Any = reader.required("windows", "use_swa", flag)
     kinds = reader.optional("windows", "layer_types") or [KINDS[1] if slides else KINDS[0]] * spec.layers
     if not isinstance(kinds, list) or len(kinds) != spec.layers or any(kind not in KINDS for kind in kinds):
-        raise reader.fault("layer_types", f"layer_types must be {spec.layers} of {', '.join(KINDS)}", f"found {kinds!r}", "take the drafter's own config.json")
+        raise reader.fault(
+            "layer_types",
+            f"layer_types must be {spec.layers} of {', '.join(KINDS)}",
+            f"found {kinds!r}",
+            "take the drafter's own config.json",
+        )
     if slides != (KINDS[1] in kinds):
         raise reader.fault(
             "layer_types",
@@ -81,7 +105,12 @@ def _with_windows(spec: DrafterSpec, reader: Reader) -> DrafterSpec:
     window: int | None = reader.required("windows", "swa_window_size", count) if slides else None
     given = reader.raw.get("sliding_window")
     if slides and given not in (None, window):
-        raise reader.fault("sliding_window", f"sliding_window is {given}, swa_window_size {window}", "a layer has one window", "keep the one trained with")
+        raise reader.fault(
+            "sliding_window",
+            f"sliding_window is {given}, swa_window_size {window}",
+            "a layer has one window",
+            "keep the one trained with",
+        )
     # `is_causal` wins, as in the z-lab layout.
     causal = reader.optional("causal", "is_causal")
     causal = reader.required("causal", "causal", flag) if causal is None else reader.parsed("is_causal", causal, flag)

@@ -1,4 +1,5 @@
-"""The layout of transformers' `MuseGlimmerAssistantModel`: all keys at the top level, and two tensors under names of their own.
+"""The layout of transformers' `MuseGlimmerAssistantModel`: all keys at the top level, and two tensors under names of
+their own.
 
 It is non-causal, though no key says so, and its windows take in a row more than others: |q - k| <= sliding_window.
 """
@@ -33,16 +34,23 @@ def recognise(path: Path) -> str | None:
     """Why `path` holds such a drafter, or None."""
     if not (path / "config.json").is_file():
         return None
-    return f"its model_type is {MODEL_TYPE}" if read_json(path / "config.json").get("model_type") == MODEL_TYPE else None
+    return (
+        f"its model_type is {MODEL_TYPE}" if read_json(path / "config.json").get("model_type") == MODEL_TYPE else None
+    )
 
 
 def open_checkpoint(path: Path) -> DrafterCheckpoint:
-    """The drafter in `path`. Raises `CheckpointError` for a missing, malformed or unknown key and for missing, surplus or mis-shaped tensors."""
+    """The drafter in `path`.
+
+    Raises `CheckpointError` for a missing, malformed or unknown key and for missing, surplus or mis-shaped tensors.
+    """
     raw = read_json(path / "config.json")
     tensors = RenamedSource(open_tensors(path, raw), lambda name: NAMES.get(name, name))
     spec = _spec(raw, path, tensors.dtype("fc.weight") if "fc.weight" in tensors.shapes() else "unknown")
     check_shapes(tensor_shapes(spec), tensors.shapes(), str(path))
-    return DrafterCheckpoint(spec, tensors, path, FileHashes([path / "config.json", *tensors.paths]), *trained_with(raw))
+    return DrafterCheckpoint(
+        spec, tensors, path, FileHashes([path / "config.json", *tensors.paths]), *trained_with(raw)
+    )
 
 
 def specify(path: Path) -> DrafterSpec:
@@ -55,9 +63,16 @@ def _spec(raw: Mapping[str, Any], path: Path, dtype: str) -> DrafterSpec:
     from transformers import MuseGlimmerAssistantConfig
 
     reader = Reader(raw, path, "")
-    reader.refuse_unknown({*MuseGlimmerAssistantConfig().to_dict(), "rope_theta", "rope_scaling", KEY, TRAINED_WITH}, "this layout")
+    reader.refuse_unknown(
+        {*MuseGlimmerAssistantConfig().to_dict(), "rope_theta", "rope_scaling", KEY, TRAINED_WITH}, "this layout"
+    )
     if raw.get("hidden_act") != "silu":
-        raise reader.fault("hidden_act", f"hidden_act = {raw.get('hidden_act')!r} is not supported", "its MLP is not SwiGLU", "use a drafter with silu")
+        raise reader.fault(
+            "hidden_act",
+            f"hidden_act = {raw.get('hidden_act')!r} is not supported",
+            "its MLP is not SwiGLU",
+            "use a drafter with silu",
+        )
     layers = reader.required("layers", "num_hidden_layers", count)
     theta, scaling = read_rope(reader)
     windows = _windows(reader, layers)
@@ -98,7 +113,10 @@ def _windows(reader: Reader, layers: int) -> tuple[int | None, ...]:
     kinds = reader.optional("windows", "layer_types")
     if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in KINDS for kind in kinds):
         raise reader.fault(
-            "layer_types", f"layer_types must be {layers} of {', '.join(KINDS)}", f"found {kinds!r}", "take config.json from the drafter's original repository"
+            "layer_types",
+            f"layer_types must be {layers} of {', '.join(KINDS)}",
+            f"found {kinds!r}",
+            "take config.json from the drafter's original repository",
         )
     if KINDS[1] not in kinds:
         return (None,) * layers

@@ -1,8 +1,8 @@
-"""The layout of PyPI `speculators`: a nested layer configuration, taps counted from the embedding and, where the drafter proposes only some of the
-target's tokens, its own head and two maps.
+"""The layout of PyPI `speculators`: a nested layer configuration, taps counted from the embedding and, where the
+drafter proposes only some of the target's tokens, its own head and two maps.
 
-Followed as version 0.9.0 writes and reads it. Its copies of the target's embedding, head and norm, which it reads again from the target, are not
-used here either.
+Followed as version 0.9.0 writes and reads it. Its copies of the target's embedding, head and norm, which it reads again
+from the target, are not used here either.
 """
 
 from __future__ import annotations
@@ -39,14 +39,18 @@ def recognise(path: Path) -> str | None:
     """Why `path` holds such a drafter, or None."""
     if not (path / "config.json").is_file():
         return None
-    return "its speculators_model_type is dflash" if read_json(path / "config.json").get("speculators_model_type") == "dflash" else None
+    return (
+        "its speculators_model_type is dflash"
+        if read_json(path / "config.json").get("speculators_model_type") == "dflash"
+        else None
+    )
 
 
 def open_checkpoint(path: Path) -> DrafterCheckpoint:
     """The drafter in `path`; its maps are read, its weights are not.
 
-    Raises `CheckpointError` for a missing, contradictory or unsupported key, for missing, surplus or mis-shaped tensors, and for maps that name no
-    tokens of the target or contradict each other.
+    Raises `CheckpointError` for a missing, contradictory or unsupported key, for missing, surplus or mis-shaped
+    tensors, and for maps that name no tokens of the target or contradict each other.
     """
     raw = read_json(path / "config.json")
     tensors = open_tensors(path, raw, {**DTYPES, "I64": "int64", "BOOL": "bool"})
@@ -57,13 +61,18 @@ def open_checkpoint(path: Path) -> DrafterCheckpoint:
     shared = head_from_target(raw, path)
     if shared and HEAD in tensors.shapes():
         raise CheckpointError(
-            f"{TARGET_HEAD} is set but {HEAD} is there", where=str(path), why="only one of them can be the head", fix=f"remove {TARGET_HEAD} from config.json"
+            f"{TARGET_HEAD} is set but {HEAD} is there",
+            where=str(path),
+            why="only one of them can be the head",
+            fix=f"remove {TARGET_HEAD} from config.json",
         )
     check_shapes(_shapes(spec, shared), tensors.shapes(), str(path))
     _check_kinds(tensors, path)
     vocabulary = None if spec.draft_vocab is None else _vocabulary(tensors, path)
     tensors.drop([name for name in MAPS if name in tensors.shapes()])
-    return DrafterCheckpoint(spec, tensors, path, FileHashes([path / "config.json", *tensors.paths]), *trained_with(raw), vocabulary)
+    return DrafterCheckpoint(
+        spec, tensors, path, FileHashes([path / "config.json", *tensors.paths]), *trained_with(raw), vocabulary
+    )
 
 
 def specify(path: Path) -> DrafterSpec:
@@ -82,22 +91,25 @@ def save(
     extra_files: Mapping[str, bytes] | None = None,
     replace: bool = False,
 ) -> Path:
-    """Write a drafter that `open_checkpoint` reads, and PyPI `speculators` too. Staged beside `folder`, then renamed: never half there.
+    """Write a drafter that `open_checkpoint` reads, and PyPI `speculators` too. Staged beside `folder`, then renamed:
+    never half there.
 
-    `tensors`, all of dtype `spec.dtype`, are those of the draft module and, with a reduced `vocabulary`, its `lm_head.weight` [draft_vocab, H].
-    Without that head the file stays small: config.json then says that the head is the target's rows for those tokens (`TARGET_HEAD`), which the
-    package, too, takes from the target when it is told where that is. `extra_config` adds keys to config.json and `extra_files` are written beside
-    it, by plain name.
+    `tensors`, all of dtype `spec.dtype`, are those of the draft module and, with a reduced `vocabulary`, its
+    `lm_head.weight` [draft_vocab, H]. Without that head the file stays small: config.json then says that the head is
+    the target's rows for those tokens (`TARGET_HEAD`), which the package, too, takes from the target when it is told
+    where that is. `extra_config` adds keys to config.json and `extra_files` are written beside it, by plain name.
 
-    Raises `UsageError` when `folder` exists and `replace` is not set or the layout cannot say `spec`, `CheckpointError` when the tensors are not
-    those of the spec, and `BuildError` when writing fails.
+    Raises `UsageError` when `folder` exists and `replace` is not set or the layout cannot say `spec`, `CheckpointError`
+    when the tensors are not those of the spec, and `BuildError` when writing fails.
     """
     refuse_existing(folder, replace)
     _check_sayable(spec, vocabulary, folder)
     shared = vocabulary is not None and HEAD not in tensors
     check_dtypes(tensors, spec.dtype)
     stored = dict(tensors) if vocabulary is None else {**tensors, **vocabulary.tensors()}
-    check_shapes(_shapes(spec, shared), {name: tuple(value.shape) for name, value in stored.items()}, "the drafter to be saved")
+    check_shapes(
+        _shapes(spec, shared), {name: tuple(value.shape) for name, value in stored.items()}, "the drafter to be saved"
+    )
     return write_folder(folder, write_config(spec, shared) | dict(extra_config or {}), stored, extra_files or {})
 
 
@@ -140,7 +152,10 @@ def _check_sayable(spec: DrafterSpec, vocabulary: DraftVocabulary | None, folder
         raise UsageError(
             "this drafter cannot be written in the speculators layout",
             where=str(folder),
-            why="the layout has no embedding of the drafter's own, no convolutions or selector, and no factors on embeddings and logits",
+            why=(
+                "the layout has no embedding of the drafter's own, no convolutions or selector, and no factors on"
+                " embeddings and logits"
+            ),
             fix="write it in the z-lab v1 layout, where it is of that kind",
         )
     if len(sliding) > 1 or full_causal or (sliding and not spec.windows_from_anchor):
@@ -152,4 +167,8 @@ def _check_sayable(spec: DrafterSpec, vocabulary: DraftVocabulary | None, folder
         )
     size = None if vocabulary is None else len(vocabulary.ids)
     if size != spec.draft_vocab or (vocabulary is not None and vocabulary.vocab != spec.vocab):
-        raise UsageError("the vocabulary is not that of the spec", where=str(folder), why=f"{size} tokens, and the spec says {spec.draft_vocab}")
+        raise UsageError(
+            "the vocabulary is not that of the spec",
+            where=str(folder),
+            why=f"{size} tokens, and the spec says {spec.draft_vocab}",
+        )

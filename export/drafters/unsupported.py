@@ -1,4 +1,6 @@
-"""DFlash dialects known by sight that cannot be opened: their users get the dialect's name instead of a list of wrong tensors."""
+"""DFlash dialects known by sight that cannot be opened: their users get the dialect's name instead of a list of wrong
+tensors.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ Config = Mapping[str, Any]
 
 
 SIGHTS: Mapping[str, Callable[[Config], bool]] = {
-    "speculators (of another algorithm than DFlash)": lambda config: config.get("speculators_model_type", "dflash") != "dflash",
+    "speculators (of another algorithm than DFlash)": lambda config: (
+        config.get("speculators_model_type", "dflash") != "dflash"
+    ),
 }
 
 

@@ -32,16 +32,23 @@ def recognise(path: Path) -> str | None:
         return None
     config = read_json(path / "config.json")
     alone = "speculators_model_type" not in config and "use_swa" not in section(config.get("dflash_config"))
-    return "its architectures name DFlashDraftModel" if alone and names_architecture(config, "DFlashDraftModel") else None
+    return (
+        "its architectures name DFlashDraftModel" if alone and names_architecture(config, "DFlashDraftModel") else None
+    )
 
 
 def open_checkpoint(path: Path) -> DrafterCheckpoint:
-    """The drafter in `path`. Raises `CheckpointError` for a missing or contradictory key and for missing, surplus or mis-shaped tensors."""
+    """The drafter in `path`.
+
+    Raises `CheckpointError` for a missing or contradictory key and for missing, surplus or mis-shaped tensors.
+    """
     raw = read_json(path / "config.json")
     tensors = open_tensors(path, raw)
     spec = read_spec(raw, path, tensors.dtype("fc.weight") if "fc.weight" in tensors.shapes() else "unknown")
     check_shapes(tensor_shapes(spec), tensors.shapes(), str(path))
-    return DrafterCheckpoint(spec, tensors, path, FileHashes([path / "config.json", *tensors.paths]), *trained_with(raw))
+    return DrafterCheckpoint(
+        spec, tensors, path, FileHashes([path / "config.json", *tensors.paths]), *trained_with(raw)
+    )
 
 
 def specify(path: Path) -> DrafterSpec:
@@ -59,17 +66,20 @@ def save(
     extra_files: Mapping[str, bytes] | None = None,
     replace: bool = False,
 ) -> Path:
-    """Write a drafter that `open_checkpoint` and PyPI `dflash` both read. Staged beside `folder`, then renamed: never half there.
+    """Write a drafter that `open_checkpoint` and PyPI `dflash` both read. Staged beside `folder`, then renamed: never
+    half there.
 
-    `tensors` are exactly those of `tensor_shapes(spec)`, all of dtype `spec.dtype`; `extra_config` adds keys to config.json
-    (`drafter_folder.TRAINED_WITH`, for one) and `extra_files` are written beside it, by plain name.
+    `tensors` are exactly those of `tensor_shapes(spec)`, all of dtype `spec.dtype`; `extra_config` adds keys to
+    config.json (`drafter_folder.TRAINED_WITH`, for one) and `extra_files` are written beside it, by plain name.
 
-    Raises `UsageError` when `folder` exists and `replace` is not set, `CheckpointError` when the tensors are not those of the
-    spec, and `BuildError` when writing fails.
+    Raises `UsageError` when `folder` exists and `replace` is not set, `CheckpointError` when the tensors are not those
+    of the spec, and `BuildError` when writing fails.
     """
     refuse_existing(folder, replace)
     _check_sayable(spec, folder)
-    check_shapes(tensor_shapes(spec), {name: tuple(value.shape) for name, value in tensors.items()}, "the drafter to be saved")
+    check_shapes(
+        tensor_shapes(spec), {name: tuple(value.shape) for name, value in tensors.items()}, "the drafter to be saved"
+    )
     check_dtypes(tensors, spec.dtype)
     return write_folder(folder, write_config(spec) | dict(extra_config or {}), tensors, extra_files or {})
 
@@ -77,7 +87,12 @@ def save(
 def _check_sayable(spec: DrafterSpec, folder: Path) -> None:
     """The layout has one window and one `is_causal` for all layers: refuse a spec it would not give back."""
     for what, why in _unsayable(spec):
-        raise UsageError(f"{what} cannot be written in the z-lab v1 layout", where=str(folder), why=why, fix="write it in the speculators layout")
+        raise UsageError(
+            f"{what} cannot be written in the z-lab v1 layout",
+            where=str(folder),
+            why=why,
+            fix="write it in the speculators layout",
+        )
     back = read_spec(write_config(spec), folder, spec.dtype)
     full = (None,) * spec.layers, (False,) * spec.layers
     said, meant = (back.windows, back.causal), (spec.windows or full[0], spec.causal or full[1])

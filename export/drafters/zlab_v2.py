@@ -29,16 +29,25 @@ def recognise(path: Path) -> str | None:
     """Why `path` holds such a drafter, or None."""
     if not (path / "config.json").is_file():
         return None
-    return f"its architectures name {ARCHITECTURE}" if names_architecture(read_json(path / "config.json"), ARCHITECTURE) else None
+    return (
+        f"its architectures name {ARCHITECTURE}"
+        if names_architecture(read_json(path / "config.json"), ARCHITECTURE)
+        else None
+    )
 
 
 def open_checkpoint(path: Path) -> DrafterCheckpoint:
-    """The drafter in `path`. Raises `CheckpointError` for a missing or contradictory key and for missing, surplus or mis-shaped tensors."""
+    """The drafter in `path`.
+
+    Raises `CheckpointError` for a missing or contradictory key and for missing, surplus or mis-shaped tensors.
+    """
     raw = read_json(path / "config.json")
     tensors = open_tensors(path, raw)
     spec = _spec(raw, path, tensors.dtype("fc.weight") if "fc.weight" in tensors.shapes() else "unknown")
     check_shapes(_shapes(spec), tensors.shapes(), str(path))
-    return DrafterCheckpoint(spec, tensors, path, FileHashes([path / "config.json", *tensors.paths]), *trained_with(raw))
+    return DrafterCheckpoint(
+        spec, tensors, path, FileHashes([path / "config.json", *tensors.paths]), *trained_with(raw)
+    )
 
 
 def specify(path: Path) -> DrafterSpec:
@@ -54,13 +63,25 @@ def _spec(raw: Mapping[str, Any], path: Path, dtype: str) -> DrafterSpec:
 def _with_additions(spec: DrafterSpec, reader: Reader) -> DrafterSpec:
     kernel, group = (reader.required("convolution", key, count) for key in ("conv_kernel_size", "conv_group_size"))
     if spec.hidden % group:
-        raise reader.fault("conv_group_size", f"groups of {group} columns do not divide {spec.hidden}", "each column is in one group", "check hidden_size")
+        raise reader.fault(
+            "conv_group_size",
+            f"groups of {group} columns do not divide {spec.hidden}",
+            "each column is in one group",
+            "check hidden_size",
+        )
     rank, top_k = (reader.required("selector", key, count) for key in ("selector_rank", "selector_top_k"))
     if not 2 <= top_k <= (spec.vocab or top_k):
-        raise reader.fault("selector_top_k", f"selector_top_k = {top_k} leaves nothing to choose", f"a vocabulary has {spec.vocab} tokens", "check the key")
+        raise reader.fault(
+            "selector_top_k",
+            f"selector_top_k = {top_k} leaves nothing to choose",
+            f"a vocabulary has {spec.vocab} tokens",
+            "check the key",
+        )
     evidence = {**spec.evidence, **reader.evidence, "draft_vocab": "DFlash2 drafts with the target's whole head"}
     evidence |= {"sample_from_anchor": "DFlash2 drops the anchor's row"}
-    return replace(spec, dialect=DIALECT, convolution=Convolution(kernel, group), selector=Selector(rank, top_k), evidence=evidence)
+    return replace(
+        spec, dialect=DIALECT, convolution=Convolution(kernel, group), selector=Selector(rank, top_k), evidence=evidence
+    )
 
 
 def _shapes(spec: DrafterSpec) -> dict[str, tuple[int | None, ...]]:

@@ -44,27 +44,35 @@ def _nothing(_config: Any) -> Mapping[str, torch.Tensor]:
 
 @dataclass(frozen=True)
 class Family:
-    """The parts of a transformers modelling file that become semantic operators while tracing, and how to build its text decoder."""
+    """The parts of a transformers modelling file that become semantic operators while tracing, and how to build its
+    text decoder.
+    """
 
     modeling: ModuleType
     """the module whose `apply_rotary_pos_emb` the attention layers call"""
     norms: tuple[Norm, ...]
     decoder: Callable[[Any], Any] | None = None
-    """the configuration of the text decoder in that of a multimodal checkpoint, where it lies under `TEXT`; None where the checkpoint is one"""
+    """the configuration of the text decoder in that of a multimodal checkpoint, where it lies under `TEXT`; None where
+    the checkpoint is one"""
     build: Callable[[Any, torch.dtype], Any] = _causal_lm
-    """the decoder with its head, of its configuration and in a dtype; parameters are named as those of any causal language model"""
+    """the decoder with its head, of its configuration and in a dtype; parameters are named as those of any causal
+    language model"""
     stored: Mapping[str, str | None] = field(default_factory=dict)
     """prefixes of tensor names in the checkpoint and what they become in the decoder; None: no part of it"""
     omitted: tuple[str, ...] = ()
-    """keys that published configurations leave out: there the defaults of the configuration's class are the family's own values"""
+    """keys that published configurations leave out: there the defaults of the configuration's class are the family's
+    own values"""
     experts_apart: bool = False
     """the checkpoint holds every expert's matrices as tensors of their own"""
     constants: Callable[[Any], Mapping[str, torch.Tensor]] = _nothing
-    """values of buffers, beside rotary tables, that the decoder of a configuration computes when it is made, by the last part of their name"""
+    """values of buffers, beside rotary tables, that the decoder of a configuration computes when it is made, by the
+    last part of their name"""
 
     @property
     def multimodal(self) -> bool:
-        """Its checkpoints hold encoders of pictures or sounds beside the text decoder, whose features take the place of embedded tokens."""
+        """Its checkpoints hold encoders of pictures or sounds beside the text decoder, whose features take the place of
+        embedded tokens.
+        """
         return self.decoder is not None
 
 

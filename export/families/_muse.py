@@ -1,7 +1,8 @@
-"""What the Muse families share: a text decoder inside a multimodal checkpoint, with normed embeddings and capped logits.
+"""What the Muse families share: a text decoder inside a multimodal checkpoint, with normed embeddings and capped
+logits.
 
-transformers has no causal language model class of the text alone, so the head is put on the decoder here, as `…ForConditionalGeneration` has it.
-Everything else is transformers' own.
+transformers has no causal language model class of the text alone, so the head is put on the decoder here, as
+`…ForConditionalGeneration` has it. Everything else is transformers' own.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from ..parameter_names import EMBEDDING, HEAD
 from . import TEXT, Family, Norm, text_decoder
 
 _PLACEHOLDERS = "placeholder_token_ids"
-"""our key of the decoder's configuration: tokens that stand for pictures or sounds and, where none is given, are embedded as token 0"""
+"""our key of the decoder's configuration: tokens that stand for pictures or sounds and, where none is given, are
+embedded as token 0"""
 
 
 def decoder_class(base: Any, text_model: Any) -> Any:
@@ -37,7 +39,9 @@ def decoder_class(base: Any, text_model: Any) -> Any:
             self.post_init()
 
         def forward(self, input_ids: torch.Tensor, **kwargs: Any) -> CausalLMOutputWithPast:
-            """As a causal language model of transformers: input_ids [N, S] to logits [N, S, V], with whatever else is asked for."""
+            """As a causal language model of transformers: input_ids [N, S] to logits [N, S, V], with whatever else is
+            asked for.
+            """
             text = input_ids
             for token in getattr(self.config, _PLACEHOLDERS, ()):
                 text = torch.where(input_ids == token, 0, text)
@@ -64,13 +68,23 @@ def family(modeling: ModuleType, base: Any, text_model: Any, norms: tuple[Norm, 
 
 def _text(config: Any) -> Any:
     text = text_decoder(config)
-    setattr(text, _PLACEHOLDERS, [getattr(config, key) for key in ("image_token_id", "video_token_id", "audio_token_id") if hasattr(config, key)])
+    setattr(
+        text,
+        _PLACEHOLDERS,
+        [
+            getattr(config, key)
+            for key in ("image_token_id", "video_token_id", "audio_token_id")
+            if hasattr(config, key)
+        ],
+    )
     return text
 
 
 def _check_rope(config: Any) -> None:
     theta = config.rope_parameters["rope_theta"]
-    if len(config.layer_rope_theta) != config.num_hidden_layers or any(base not in (0, theta) for base in config.layer_rope_theta):
+    if len(config.layer_rope_theta) != config.num_hidden_layers or any(
+        base not in (0, theta) for base in config.layer_rope_theta
+    ):
         raise CheckpointError(
             f"the rotary bases of the layers are not 0 or {theta:g}, one for each",
             where=f"config.json: {TEXT}.layer_rope_theta",

@@ -1,4 +1,6 @@
-"""Gemma 3, text: norms around each half of a layer that multiply by 1 + weight, scaled embeddings, a rotary base per kind of layer."""
+"""Gemma 3, text: norms around each half of a layer that multiply by 1 + weight, scaled embeddings, a rotary base per
+kind of layer.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ def check(config: Any) -> None:
     for key, neutral in (("attn_logit_softcapping", None), ("use_bidirectional_attention", False)):
         if (value := getattr(config, key, neutral)) not in (neutral, False):
             raise CheckpointError(
-                f"{key} = {value!r} is not supported", where=f"config.json: {key}", why="it changes the attention", fix="use a Gemma 3 model without it"
+                f"{key} = {value!r} is not supported",
+                where=f"config.json: {key}",
+                why="it changes the attention",
+                fix="use a Gemma 3 model without it",
             )
 
 
@@ -32,4 +37,9 @@ def _build(config: Any, dtype: torch.dtype) -> Any:
     return modeling_gemma3.Gemma3ForCausalLM._from_config(config, dtype=dtype)
 
 
-FAMILY = Family(modeling=modeling_gemma3, norms=(Norm(modeling_gemma3.Gemma3RMSNorm, eps="eps", offset=1.0),), build=_build, constants=constants)
+FAMILY = Family(
+    modeling=modeling_gemma3,
+    norms=(Norm(modeling_gemma3.Gemma3RMSNorm, eps="eps", offset=1.0),),
+    build=_build,
+    constants=constants,
+)

@@ -42,7 +42,8 @@ SCALINGS = ("linear", "yarn")
 def read_config(file: GgufFile) -> tuple[ModuleType, PreTrainedConfig]:
     """The architecture file and the config of the model in `file`.
 
-    Raises `CheckpointError` for an unknown architecture, a missing key, and any key of the architecture not listed above.
+    Raises `CheckpointError` for an unknown architecture, a missing key, and any key of the architecture not listed
+    above.
     """
     name = str(file.require("general.architecture"))
     known = names(ARCHITECTURES)
@@ -63,11 +64,17 @@ def _check_keys(file: GgufFile, name: str) -> None:
     strange = sorted(set(own) - UNDERSTOOD)
     if strange:
         raise file.fault(
-            f"{name}.{strange[0]}", f"metadata not understood: {', '.join(strange)}", "it may change the arithmetic, and ignoring it would give wrong text"
+            f"{name}.{strange[0]}",
+            f"metadata not understood: {', '.join(strange)}",
+            "it may change the arithmetic, and ignoring it would give wrong text",
         )
     several = [key for key in own if isinstance(file.metadata[f"{name}.{key}"], list)]
     if several:
-        raise file.fault(f"{name}.{several[0]}", f"{several[0]} differs from layer to layer", "all layers of a supported family have the same shape")
+        raise file.fault(
+            f"{name}.{several[0]}",
+            f"{several[0]} differs from layer to layer",
+            "all layers of a supported family have the same shape",
+        )
 
 
 def _fields(file: GgufFile, name: str) -> dict[str, Any]:
@@ -98,15 +105,28 @@ def _head_dim(file: GgufFile, name: str, plain: int) -> int:
 def _vocab(file: GgufFile, name: str) -> int:
     table = file.tensors.get("token_embd.weight")
     if table is None:
-        raise file.fault("token_embd.weight", "there is no embedding", "the file holds no whole model", "copy or download the file again")
+        raise file.fault(
+            "token_embd.weight",
+            "there is no embedding",
+            "the file holds no whole model",
+            "copy or download the file again",
+        )
     rows = int(table.shape[1])
     if file.size(f"{name}.vocab_size", rows) != rows:
-        raise file.fault(f"{name}.vocab_size", "vocab_size is not the number of embedding rows", f"the embedding has {rows}", "convert the model again")
+        raise file.fault(
+            f"{name}.vocab_size",
+            "vocab_size is not the number of embedding rows",
+            f"the embedding has {rows}",
+            "convert the model again",
+        )
     return rows
 
 
 def read_rope(file: GgufFile, name: str) -> dict[str, Any]:
-    """`rope_parameters` of the architecture `name`. Raises `CheckpointError` for frequencies stored as a tensor and for an unknown scaling."""
+    """`rope_parameters` of the architecture `name`.
+
+    Raises `CheckpointError` for frequencies stored as a tensor and for an unknown scaling.
+    """
     if "rope_freqs.weight" in file.tensors:
         raise file.fault(
             "rope_freqs.weight",
@@ -118,7 +138,11 @@ def read_rope(file: GgufFile, name: str) -> dict[str, Any]:
     if kind == "none":
         return rope
     if kind not in SCALINGS:
-        raise file.fault(f"{name}.rope.scaling.type", f"RoPE scaling {kind!r} is not supported", f"known: none, {', '.join(SCALINGS)}")
+        raise file.fault(
+            f"{name}.rope.scaling.type",
+            f"RoPE scaling {kind!r} is not supported",
+            f"known: none, {', '.join(SCALINGS)}",
+        )
     rope |= {"rope_type": kind, "factor": file.decimal(f"{name}.rope.scaling.factor")}
     if kind == "yarn":
         rope["original_max_position_embeddings"] = file.size(f"{name}.rope.scaling.original_context_length")

@@ -16,7 +16,10 @@ class GgufFile:
     """A GGUF file, opened and found whole."""
 
     def __init__(self, path: Path) -> None:
-        """Read metadata and the tensor table. Raises `CheckpointError` when the file is damaged, cut short or one part of several."""
+        """Read metadata and the tensor table.
+
+        Raises `CheckpointError` when the file is damaged, cut short or one part of several.
+        """
         self.path = path
         try:
             reader = GGUFReader(path)
@@ -25,7 +28,10 @@ class GgufFile:
             raise CheckpointError(
                 f"{path.name} is damaged or cut short",
                 where=str(path),
-                why=f"reading its headers failed: {error or type(error).__name__} (the file has {path.stat().st_size} bytes)",
+                why=(
+                    f"reading its headers failed: {error or type(error).__name__} (the file has {path.stat().st_size}"
+                    " bytes)"
+                ),
                 fix="copy or download the file again",
             ) from None
         self.tensors: Mapping[str, ReaderTensor] = {tensor.name: tensor for tensor in reader.tensors}
@@ -42,16 +48,24 @@ class GgufFile:
         """The value of `key`. Raises `CheckpointError` when the file does not say."""
         if key not in self.metadata:
             raise self.fault(
-                key, f"{self.path.name} lacks {key}", "a default would be some other model's value", "convert the model again with a current converter"
+                key,
+                f"{self.path.name} lacks {key}",
+                "a default would be some other model's value",
+                "convert the model again with a current converter",
             )
         return self.metadata[key]
 
     def size(self, key: str, default: int | None = None) -> int:
-        """The whole number from 1 up under `key`, or `default` where the file does not say. Raises `CheckpointError` for anything else."""
+        """The whole number from 1 up under `key`, or `default` where the file does not say.
+
+        Raises `CheckpointError` for anything else.
+        """
         value = self.metadata.get(key, default)
         value = self.require(key) if value is None else value
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise self.fault(key, f"{key} cannot be {value!r}", "a whole number, 1 or more, is needed", "convert the model again")
+            raise self.fault(
+                key, f"{key} cannot be {value!r}", "a whole number, 1 or more, is needed", "convert the model again"
+            )
         return value
 
     def decimal(self, key: str) -> float:
@@ -59,10 +73,13 @@ class GgufFile:
         value = self.require(key)
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise self.fault(key, f"{key} cannot be {value!r}", "a number is needed", "convert the model again")
-        # GGUF keeps float32; the shortest decimal that rounds to it is the number the author wrote, 1e-05 and not 9.99999974e-06.
+        # GGUF keeps float32; the shortest decimal that rounds to it is the number the author wrote, 1e-05 and not
+        # 9.99999974e-06.
         return float(str(np.float32(value)))
 
-    def fault(self, key: str, what: str, why: str, fix: str = "open the model's transformers directory instead") -> CheckpointError:
+    def fault(
+        self, key: str, what: str, why: str, fix: str = "open the model's transformers directory instead"
+    ) -> CheckpointError:
         """An error located at `key` of this file."""
         return CheckpointError(what, where=f"{self.path}: {key}", why=why, fix=fix)
 
@@ -71,7 +88,10 @@ class GgufFile:
         short = [tensor.name for tensor in self.tensors.values() if tensor.data_offset + int(tensor.n_bytes) > size]
         if short:
             raise self.fault(
-                short[0], f"{self.path.name} is cut short", f"{len(short)} tensors end past the file's {size} bytes", "copy or download the file again"
+                short[0],
+                f"{self.path.name} is cut short",
+                f"{len(short)} tensors end past the file's {size} bytes",
+                "copy or download the file again",
             )
         if self.metadata.get("split.count", 1) not in (0, 1):
             raise self.fault(

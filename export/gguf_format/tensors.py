@@ -25,16 +25,22 @@ PLAIN = {Kind.F32: torch.float32, Kind.F16: torch.float16, Kind.BF16: torch.bflo
 
 
 class GgufSource:
-    """A `TensorSource` over a GGUF file. Only the rows asked for are read (the whole heads around them, where heads are interleaved)."""
+    """A `TensorSource` over a GGUF file.
+
+    Only the rows asked for are read (the whole heads around them, where heads are interleaved).
+    """
 
     def __init__(self, file: GgufFile, places: Mapping[str, str], interleaved: int | None = None) -> None:
-        """`places` gives GGUF names transformers'; tensors that are not in it keep theirs, so that a check can list them.
+        """`places` gives GGUF names transformers'; tensors that are not in it keep theirs, so that a check can list
+        them.
 
         `interleaved` is the width of heads whose query and key rows lie in rotary pairs, None where they lie in halves.
         """
         self._file = file
         self._tensors = {places.get(name, name): tensor for name, tensor in file.tensors.items()}
-        self._shapes = {name: tuple(int(size) for size in reversed(tensor.shape)) for name, tensor in self._tensors.items()}
+        self._shapes = {
+            name: tuple(int(size) for size in reversed(tensor.shape)) for name, tensor in self._tensors.items()
+        }
         self._halved = interleaved
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -53,7 +59,9 @@ class GgufSource:
         check_rows(self._shapes, name, start, stop)
         tensor = self._tensors[name]
         halved = self._halved if ".q_proj." in name or ".k_proj." in name else None
-        if len(self._shapes[name]) == 1:  # a vector may be packed in bytes that are no rows: nothing in it can be sought by row
+        if (
+            len(self._shapes[name]) == 1
+        ):  # a vector may be packed in bytes that are no rows: nothing in it can be sought by row
             whole = self._decode(tensor, self._stored(tensor, 0, len(tensor.data)))
             return whole[start:stop] if halved is None else whole[_interleaved(start, stop, halved)]
         if halved is None:
@@ -62,7 +70,10 @@ class GgufSource:
         return self._decode(tensor, self._stored(tensor, first, last)[_interleaved(start, stop, halved) - first])
 
     def _stored(self, tensor: ReaderTensor, start: int, stop: int) -> np.ndarray:
-        """Rows as they lie in the file. Not through the reader's memory map, which would keep every page ever read in memory."""
+        """Rows as they lie in the file.
+
+        Not through the reader's memory map, which would keep every page ever read in memory.
+        """
         shape, items = tensor.data.shape, tensor.data.size // tensor.data.shape[0]
         with self._file.path.open("rb") as file:
             file.seek(tensor.data_offset + start * items * tensor.data.itemsize)
@@ -92,7 +103,9 @@ class GgufSource:
 
 
 def stored_dtype(source: GgufSource, name: str) -> str:
-    """The dtype that rows of `name` come in: its own where it is a plain float, else float32; "unknown" where there is no such tensor."""
+    """The dtype that rows of `name` come in: its own where it is a plain float, else float32; "unknown" where there is
+    no such tensor.
+    """
     kind = source.kind(name)
     return "unknown" if kind is None else str(PLAIN.get(kind, torch.float32)).removeprefix("torch.")
 
@@ -103,7 +116,9 @@ def places_of(architecture: ModuleType, layers: int, wanted: Iterable[str]) -> d
 
 
 def _places(architecture: str, layers: int, wanted: Iterable[str]) -> dict[str, str]:
-    kind = next(kind for kind, name in MODEL_ARCH_NAMES.items() if name == architecture and isinstance(kind, MODEL_ARCH))
+    kind = next(
+        kind for kind, name in MODEL_ARCH_NAMES.items() if name == architecture and isinstance(kind, MODEL_ARCH)
+    )
     table = get_tensor_name_map(kind, layers)
     places = {}
     for name in wanted:

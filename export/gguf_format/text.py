@@ -22,7 +22,8 @@ def read_text(file: GgufFile) -> tuple[TextSource, str | None]:
         raise file.fault(
             "tokenizer.ggml.model",
             f"tokenizer model {kind!r} is not supported",
-            "only byte-level BPE can be rebuilt exactly; a SentencePiece file keeps scores but not the rules for spaces and bytes",
+            "only byte-level BPE can be rebuilt exactly; a SentencePiece file keeps scores but not the rules for spaces"
+            " and bytes",
         )
     tokens: list[str] = file.require("tokenizer.ggml.tokens")
     rules = _rules(file)
@@ -44,7 +45,9 @@ def _rules(file: GgufFile) -> Rules:
     name = file.require("tokenizer.ggml.pre")
     if name not in TABLE:
         raise file.fault(
-            "tokenizer.ggml.pre", f"pre-tokenizer {name!r} is not known", f"known: {', '.join(sorted(TABLE))}; splitting text by other rules gives other ids"
+            "tokenizer.ggml.pre",
+            f"pre-tokenizer {name!r} is not known",
+            f"known: {', '.join(sorted(TABLE))}; splitting text by other rules gives other ids",
         )
     return TABLE[name]
 
@@ -64,14 +67,23 @@ def _tokenizer(file: GgufFile, tokens: list[str], rules: Rules) -> Tokenizer:
     try:
         tokenizer = Tokenizer(models.BPE(vocab, merges, ignore_merges=rules.whole_words))
     except Exception as error:  # tokenizers raises bare Exception for merges outside the vocabulary
-        raise file.fault("tokenizer.ggml.merges", "the tokenizer's tables contradict each other", str(error), "convert the model again") from None
+        raise file.fault(
+            "tokenizer.ggml.merges",
+            "the tokenizer's tables contradict each other",
+            str(error),
+            "convert the model again",
+        ) from None
     if rules.nfc:
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(rules.steps())
     tokenizer.decoder = decoders.ByteLevel()
     named = [(token, kind) for token, kind in zip(tokens, kinds, strict=True) if kind in (CONTROL, USER_DEFINED)]
-    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token, kind in named if kind == CONTROL])
-    tokenizer.add_tokens([AddedToken(token, normalized=False, special=False) for token, kind in named if kind == USER_DEFINED])
+    tokenizer.add_special_tokens(
+        [AddedToken(token, normalized=False, special=True) for token, kind in named if kind == CONTROL]
+    )
+    tokenizer.add_tokens(
+        [AddedToken(token, normalized=False, special=False) for token, kind in named if kind == USER_DEFINED]
+    )
     return tokenizer
 
 
@@ -80,16 +92,33 @@ def _special(file: GgufFile, tokens: list[str], key: str) -> str | None:
     if index is None:
         return None
     if not 0 <= index < len(tokens):
-        raise file.fault(f"tokenizer.ggml.{key}", f"{key} {index} is no token", f"the vocabulary has {len(tokens)} entries", "convert the model again")
+        raise file.fault(
+            f"tokenizer.ggml.{key}",
+            f"{key} {index} is no token",
+            f"the vocabulary has {len(tokens)} entries",
+            "convert the model again",
+        )
     return tokens[index]
 
 
 def _add_ends(file: GgufFile, tokenizer: Tokenizer, rules: Rules, tokens: list[str]) -> None:
     """Tokens the file says are put around every text."""
-    bos: int | None = file.metadata.get("tokenizer.ggml.bos_token_id") if file.metadata.get("tokenizer.ggml.add_bos_token", rules.adds_bos) else None
-    eos: int | None = file.metadata.get("tokenizer.ggml.eos_token_id") if file.metadata.get("tokenizer.ggml.add_eos_token", False) else None
+    bos: int | None = (
+        file.metadata.get("tokenizer.ggml.bos_token_id")
+        if file.metadata.get("tokenizer.ggml.add_bos_token", rules.adds_bos)
+        else None
+    )
+    eos: int | None = (
+        file.metadata.get("tokenizer.ggml.eos_token_id")
+        if file.metadata.get("tokenizer.ggml.add_eos_token", False)
+        else None
+    )
     used = [(tokens[index], index) for index in (bos, eos) if index is not None]
     if used:
-        single = [*([f"{tokens[bos]}:0"] if bos is not None else []), "$A:0", *([f"{tokens[eos]}:0"] if eos is not None else [])]
+        single = [
+            *([f"{tokens[bos]}:0"] if bos is not None else []),
+            "$A:0",
+            *([f"{tokens[eos]}:0"] if eos is not None else []),
+        ]
         pair = [*single, *(part[:-1].replace("$A", "$B") + "1" for part in single)]
         tokenizer.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=used)

@@ -1,4 +1,6 @@
-"""The semantic operator of chosen experts, for back-ends that have one: only the weights of experts that some row chose are read."""
+"""The semantic operator of chosen experts, for back-ends that have one: only the weights of experts that some row chose
+are read.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,9 @@ def chosen_experts(
 ) -> torch.Tensor:
     """Rows x [N, H], each through the one expert that `chosen` int64 [N] names: [N, H].
 
-    `gate_up` [E, 2 I, H] and `down` [E, H, I], or `transposed`: [E, H, 2 I] and [E, I, H]; rows of gate and up in two halves (`concatenated`) or by
-    turns. The result is down((up + beta) * gate * sigmoid(alpha * gate)), gate at most and up within ± `limit` (0: no limit).
+    `gate_up` [E, 2 I, H] and `down` [E, H, I], or `transposed`: [E, H, 2 I] and [E, I, H]; rows of gate and up in two
+    halves (`concatenated`) or by turns. The result is down((up + beta) * gate * sigmoid(alpha * gate)), gate at most
+    and up within ± `limit` (0: no limit).
     """
     gate_up, down = (weight if transposed else weight.transpose(1, 2) for weight in (gate_up, down))
     both = torch.bmm(x[:, None], gate_up[chosen])[:, 0]

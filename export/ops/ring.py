@@ -1,7 +1,8 @@
-"""Semantic operators over ring caches, for layers with a sliding window: as in `semantic.py`, over the last R rows instead of all.
+"""Semantic operators over ring caches, for layers with a sliding window: as in `semantic.py`, over the last R rows
+instead of all.
 
-The row of absolute position p lies in slot p mod R. What a slot holds follows from the position of a call alone, so a rollback is a smaller
-position here too; `windows.ring_rows` says how large R has to be.
+The row of absolute position p lies in slot p mod R. What a slot holds follows from the position of a call alone, so a
+rollback is a smaller position here too; `windows.ring_rows` says how large R has to be.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ from .semantic import NO_WINDOW, attend, like_attention, like_cache
 
 
 def _held(position: torch.Tensor, rows: int, ring: int) -> torch.Tensor:
-    """The absolute position of the row in each slot after `rows` were written at `position`, int64 [R]; below 0 where nothing was written."""
+    """The absolute position of the row in each slot after `rows` were written at `position`, int64 [R]; below 0 where
+    nothing was written.
+    """
     last = position.long() + rows - 1
     return last - (last - torch.arange(ring, device=position.device)) % ring
 
 
-def visible_slots(position: torch.Tensor, rows: int, ring: int, window: int, causal: bool, anchored: bool) -> torch.Tensor:
+def visible_slots(
+    position: torch.Tensor, rows: int, ring: int, window: int, causal: bool, anchored: bool
+) -> torch.Tensor:
     """Which slots each row may attend to, bool [S, R]: those whose rows `ops.kv_attention` would show."""
     if window == NO_WINDOW:
         raise ValueError("a ring without a window forgets what its rows may see")

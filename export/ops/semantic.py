@@ -17,8 +17,8 @@ NO_WINDOW = 0
 def _visible(position: torch.Tensor, rows: int, length: int, window: int, causal: bool, anchored: bool) -> torch.Tensor:
     """Which cache columns each row may attend to, bool [S, L].
 
-    A window of W keeps columns with `row - column < W` and, where later rows are visible, `column - row < W`. An anchored one keeps the W
-    columns before `position` and all from there on.
+    A window of W keeps columns with `row - column < W` and, where later rows are visible, `column - row < W`. An
+    anchored one keeps the W columns before `position` and all from there on.
     """
     row = position.long() + torch.arange(rows, device=position.device)[:, None]
     column = torch.arange(length, device=position.device)[None, :]
@@ -60,9 +60,9 @@ def kv_attention(
     """Write S new rows to the cache, then attend over everything up to `position + S`.
 
     q [1, heads, S, hd]; k, v [1, kv, S, hd]; caches [1, kv, L, hd]. Returns (out [1, heads, S, hd], k_cache, v_cache).
-    `window` is in tokens, `NO_WINDOW` for full attention; `anchored` counts it from `position`, not from each row. `sinks` [heads] are
-    scores of one more column, which has no value. Rows past `position + S` are never read: that is what makes rollback a smaller
-    position and nothing else.
+    `window` is in tokens, `NO_WINDOW` for full attention; `anchored` counts it from `position`, not from each row.
+    `sinks` [heads] are scores of one more column, which has no value. Rows past `position + S` are never read: that is
+    what makes rollback a smaller position and nothing else.
     """
     k_cache, v_cache = kv_write(k, k_cache, position), kv_write(v, v_cache, position)
     mask = _visible(position, q.shape[2], k_cache.shape[2], window, causal, anchored)
@@ -70,8 +70,12 @@ def kv_attention(
     return attend(q, k_cache[:, :, :end], v_cache[:, :, :end], mask[:, :end], scale, sinks), k_cache, v_cache
 
 
-def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, scale: float, sinks: torch.Tensor | None) -> torch.Tensor:
-    """Grouped attention under a `mask` bool [S, columns]; with `sinks`, the softmax counts one more column for each head, of that score and no value."""
+def attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, scale: float, sinks: torch.Tensor | None
+) -> torch.Tensor:
+    """Grouped attention under a `mask` bool [S, columns]; with `sinks`, the softmax counts one more column for each
+    head, of that score and no value.
+    """
     if sinks is None:
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=True)
     groups = q.shape[1] // k.shape[1]
@@ -83,7 +87,13 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor
 
 @kv_attention.register_fake
 def like_attention(
-    q: torch.Tensor, _k: torch.Tensor, _v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, *_: object, **__: object
+    q: torch.Tensor,
+    _k: torch.Tensor,
+    _v: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    *_: object,
+    **__: object,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """What attention over caches gives, by shape and dtype only."""
     return torch.empty_like(q), torch.empty_like(k_cache), torch.empty_like(v_cache)

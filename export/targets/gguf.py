@@ -30,8 +30,8 @@ def recognise(path: Path) -> str | None:
 def open_checkpoint(path: Path) -> TargetCheckpoint:
     """The target in the GGUF file `path`.
 
-    Raises `CheckpointError` for a damaged file, an unknown architecture or pre-tokenizer, metadata that would change the
-    arithmetic in a way not understood, and tensors that do not fit the configuration.
+    Raises `CheckpointError` for a damaged file, an unknown architecture or pre-tokenizer, metadata that would change
+    the arithmetic in a way not understood, and tensors that do not fit the configuration.
     """
     file = GgufFile(_file(path) or path)
     architecture, config = read_config(file)

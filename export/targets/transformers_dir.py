@@ -22,7 +22,15 @@ from ..families import TEXT, Family, family_of
 from ..parameter_names import EMBEDDING, HEAD
 
 SIGN = "a directory with a config.json that says model_type"
-REQUIRED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings", "rms_norm_eps")
+REQUIRED = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "max_position_embeddings",
+    "rms_norm_eps",
+)
 """transformers has a default for each of these, and every default is some other model's value"""
 Stored = SafetensorsSource | RenamedSource | ExpertsSource
 HEAD_CHUNK = 4096
@@ -37,7 +45,10 @@ def recognise(path: Path) -> str | None:
 
 
 def open_checkpoint(path: Path) -> TargetCheckpoint:
-    """The target in `path`. Raises `CheckpointError` when a file or key is missing, or the weights are not the configuration's."""
+    """The target in `path`.
+
+    Raises `CheckpointError` when a file or key is missing, or the weights are not the configuration's.
+    """
     file = path / "config.json"
     kind, config, quantised = read_config(file)
     if quantised:
@@ -122,7 +133,9 @@ def _check_tied(tensors: Stored, path: Path) -> None:
     """The config says the head is the embedding: a stored head must then be equal to it."""
     rows = tensors.shapes()[EMBEDDING][0]
     equal = tensors.shapes()[HEAD] == tensors.shapes()[EMBEDDING] and all(
-        tensors.rows(HEAD, start, min(start + HEAD_CHUNK, rows)).equal(tensors.rows(EMBEDDING, start, min(start + HEAD_CHUNK, rows)))
+        tensors.rows(HEAD, start, min(start + HEAD_CHUNK, rows)).equal(
+            tensors.rows(EMBEDDING, start, min(start + HEAD_CHUNK, rows))
+        )
         for start in range(0, rows, HEAD_CHUNK)
     )
     if not equal:

@@ -33,7 +33,10 @@ class DraftGraph(nn.Module):
     """One block of proposals: the target's embedding, the draft layers, a head over the tokens that can be proposed."""
 
     def __init__(self, drafter: DflashV1, rotary: RotaryTables, vocab: int, rings: Collection[int] = ()) -> None:
-        """`vocab` is the target's; the head has as many rows, or those of the drafter's reduced vocabulary. `rings` are layers, as in `CachedAttend`."""
+        """`vocab` is the target's; the head has as many rows, or those of the drafter's reduced vocabulary.
+
+        `rings` are layers, as in `CachedAttend`.
+        """
         super().__init__()
         self.drafter, self.rotary, self.rings = drafter, rotary, frozenset(rings)
         width = drafter.spec.hidden

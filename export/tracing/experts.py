@@ -1,7 +1,7 @@
 """Mixture of experts with static shapes, in two forms.
 
-Dense, which every back-end runs: every expert runs on every row, and what the router did not choose counts nothing. Sparse, for back-ends with an
-operator for it: rows are repeated for each expert they chose, and pass that one alone.
+Dense, which every back-end runs: every expert runs on every row, and what the router did not choose counts nothing.
+Sparse, for back-ends with an operator for it: rows are repeated for each expert they chose, and pass that one alone.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ from ..ops.chosen_experts import chosen_experts
 
 
 def dense_experts(module: Any, hidden: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """What a transformers experts module computes of hidden [T, H], for the `chosen` experts [T, k] of each row and their `weights` [T, k]."""
+    """What a transformers experts module computes of hidden [T, H], for the `chosen` experts [T, k] of each row and
+    their `weights` [T, k].
+    """
     inner = module._apply_gate(_project(module, "gate_up_proj", hidden[None]))
     out = _project(module, "down_proj", inner)
     if module.has_post_expert_norm:
         out = module.post_expert_norm(out)
-    share = torch.zeros(hidden.shape[0], module.num_experts, dtype=hidden.dtype).scatter(1, chosen, weights.to(hidden.dtype))
+    share = torch.zeros(hidden.shape[0], module.num_experts, dtype=hidden.dtype).scatter(
+        1, chosen, weights.to(hidden.dtype)
+    )
     summed: torch.Tensor = (out * share.T[:, :, None]).sum(0)
     return summed
 
@@ -32,7 +36,16 @@ def sparse_experts(module: Any, hidden: torch.Tensor, chosen: torch.Tensor, weig
     biases = (module.gate_up_proj_bias, module.down_proj_bias) if module.has_bias else (None, None)
     alpha, beta, limit = _gate(module)
     out = chosen_experts(
-        repeated, chosen.reshape(-1), module.gate_up_proj, module.down_proj, *biases, module.is_transposed, module.is_concatenated, alpha, beta, limit
+        repeated,
+        chosen.reshape(-1),
+        module.gate_up_proj,
+        module.down_proj,
+        *biases,
+        module.is_transposed,
+        module.is_concatenated,
+        alpha,
+        beta,
+        limit,
     )
     if module.has_post_expert_norm:
         out = module.post_expert_norm(out)
@@ -44,7 +57,8 @@ def has_sparse_form(module: Any) -> bool:
     """Whether the operator computes what `module` does: a gated SiLU, or gpt-oss's clamped one."""
     clamped = hasattr(module, "alpha") and hasattr(module, "limit")
     gated = clamped or isinstance(getattr(module, "act_fn", None), torch.nn.SiLU | SiLUActivation)
-    # Halves of a bias would have to be brought into the operator's order as those of the weights are, and no family has any.
+    # Halves of a bias would have to be brought into the operator's order as those of the weights are, and no family has
+    # any.
     return bool(gated and (clamped != module.is_concatenated) and not (module.has_bias and module.is_concatenated))
 
 

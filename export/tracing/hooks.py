@@ -21,7 +21,8 @@ from ..ops.ring import kv_ring_attention
 from ..ops.semantic import NO_WINDOW, kv_attention, rms_norm, rotary
 from .experts import dense_experts, has_sparse_form, sparse_experts
 
-# transformers looks for a kernel package when the name contains "flash", and makes no mask for a name it has no mask function for.
+# transformers looks for a kernel package when the name contains "flash", and makes no mask for a name it has no mask
+# function for.
 ATTENTION = "kv_semantic"
 EXPERTS = "semantic"
 
@@ -41,12 +42,21 @@ class Pass:
     taps: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def attend(
-        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: int, sinks: torch.Tensor | None = None
+        self,
+        layer: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        scale: float,
+        window: int,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Attention of `layer`, whose entries in `caches` are replaced. Shapes as in `ops.kv_attention`."""
         k_cache, v_cache = self.caches[2 * layer : 2 * layer + 2]
         attention = kv_ring_attention if layer in self.rings else kv_attention
-        out, *updated = attention(q, k, v, k_cache, v_cache, self.position, scale, window, True, **({} if sinks is None else {"sinks": sinks}))
+        out, *updated = attention(
+            q, k, v, k_cache, v_cache, self.position, scale, window, True, **({} if sinks is None else {"sinks": sinks})
+        )
         self.caches[2 * layer : 2 * layer + 2] = updated
         return out  # type: ignore[no-any-return]
 
@@ -88,18 +98,26 @@ def _normed(norm: Norm) -> Callable[[Any, torch.Tensor], torch.Tensor]:
 
 @contextmanager
 def hooked(model: Any, family: Family, taps: Sequence[int], sparse: bool = False) -> Iterator[Hooks]:
-    """Patch `family`'s functions and hook the embedding, the decoder layers named by `taps` and the head, until the context ends.
+    """Patch `family`'s functions and hook the embedding, the decoder layers named by `taps` and the head, until the
+    context ends.
 
     Set `Hooks.running` before calling `model`, without a cache and with `position_embeddings` tables in place of the
-    rotary module's output. The head then sees only the rows listed in `Pass.pick`. `sparse` experts run in the sparse form, where they have one.
+    rotary module's output. The head then sees only the rows listed in `Pass.pick`. `sparse` experts run in the sparse
+    form, where they have one.
     """
     hooks = Hooks()
 
-    def attention(module: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _mask: None, **kwargs: Any) -> tuple[torch.Tensor, None]:
+    def attention(
+        module: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _mask: None, **kwargs: Any
+    ) -> tuple[torch.Tensor, None]:
         window = int(kwargs.get("sliding_window") or NO_WINDOW)
-        return hooks.now().attend(module.layer_idx, q, k, v, float(kwargs["scaling"]), window, kwargs.get("s_aux")).transpose(1, 2), None
+        return hooks.now().attend(
+            module.layer_idx, q, k, v, float(kwargs["scaling"]), window, kwargs.get("s_aux")
+        ).transpose(1, 2), None
 
-    def rotate(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def rotate(
+        q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *_: Any, **__: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         position = hooks.now().position
         return rotary(q, cos, sin, position), rotary(k, cos, sin, position)
 
@@ -127,7 +145,8 @@ def hooked(model: Any, family: Family, taps: Sequence[int], sparse: bool = False
         stack.enter_context(patch.object(family.modeling, "apply_rotary_pos_emb", rotate))
         for norm in family.norms:
             stack.enter_context(patch.object(norm.cls, "forward", _normed(norm)))
-        # Behind the whole module: what transformers calls `inputs_embeds` has the family's scale or norm of embeddings in it already.
+        # Behind the whole module: what transformers calls `inputs_embeds` has the family's scale or norm of embeddings
+        # in it already.
         stack.callback(model.get_input_embeddings().register_forward_hook(embed).remove)
         layers = model.get_decoder().layers
         for layer in sorted(set(taps)):

@@ -35,7 +35,10 @@ def rotary_tables(rotary: type[Any], config: Any, context: int) -> dict[str, tor
     for kind, scaling in kinds.items():
         _check_length(scaling, module, context)
         where, suffix = ((kind,), f"_{kind}") if kind else ((), "")
-        tables |= {f"{name}{suffix}": table for name, table in zip(("cos", "sin"), _tables(module, config, context, *where), strict=True)}
+        tables |= {
+            f"{name}{suffix}": table
+            for name, table in zip(("cos", "sin"), _tables(module, config, context, *where), strict=True)
+        }
     return tables
 
 
@@ -82,13 +85,17 @@ def drafter_tables(spec: DrafterSpec, context: int) -> Tables:
 
     parameters = {"rope_type": "default", **(spec.rope_scaling or {}), "rope_theta": spec.rope_theta}
     with _checked_scaling():
-        config = Qwen3Config(head_dim=spec.head_dim, max_position_embeddings=spec.max_positions, rope_parameters=parameters)
+        config = Qwen3Config(
+            head_dim=spec.head_dim, max_position_embeddings=spec.max_positions, rope_parameters=parameters
+        )
     tables = rotary_tables(Qwen3RotaryEmbedding, config, context)
     return tables["cos"], tables["sin"]
 
 
 class RotaryTables(nn.Module):
-    """Stands in for a decoder's rotary module: hands out the whole tables, of which `ops.rotary` reads the rows it needs."""
+    """Stands in for a decoder's rotary module: hands out the whole tables, of which `ops.rotary` reads the rows it
+    needs.
+    """
 
     def __init__(self, cos: torch.Tensor, sin: torch.Tensor) -> None:
         super().__init__()
@@ -110,6 +117,9 @@ class LayeredTables(nn.Module):
             self.register_buffer(name, table)
 
     def forward(self, _x: Any, position_ids: Any = None, layer_type: str = "") -> Tables:
-        """cos and sin of layers of `layer_type`, whatever the positions. Called as transformers calls its own modules."""
+        """cos and sin of layers of `layer_type`, whatever the positions.
+
+        Called as transformers calls its own modules.
+        """
         suffix = f"_{layer_type}" if layer_type else ""
         return self.get_buffer(f"cos{suffix}"), self.get_buffer(f"sin{suffix}")

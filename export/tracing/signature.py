@@ -35,18 +35,24 @@ class Signature:
 
 def cache_names(layers: int) -> tuple[tuple[str, str], ...]:
     """(input, output) names of every cache tensor: K and V of layer 0, of layer 1, …"""
-    return tuple((f"{kind}_cache_{layer}", f"{kind}_cache_{layer}_out") for layer in range(layers) for kind in ("k", "v"))
+    return tuple(
+        (f"{kind}_cache_{layer}", f"{kind}_cache_{layer}_out") for layer in range(layers) for kind in ("k", "v")
+    )
 
 
 Length = int | Sequence[int]
 """rows of every cache, or of those of each layer"""
 
 
-def _cache_ports(layers: int, kv_heads: int, length: Length, head_dim: int, dtype: Dtype) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
+def _cache_ports(
+    layers: int, kv_heads: int, length: Length, head_dim: int, dtype: Dtype
+) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
     lengths = [length] * layers if isinstance(length, int) else length
     shapes = [(1, kv_heads, rows, head_dim) for rows in lengths for _ in ("k", "v")]
     named = list(zip(cache_names(layers), shapes, strict=True))
-    return tuple(Port(i, dtype, shape) for (i, _), shape in named), tuple(Port(o, dtype, shape) for (_, o), shape in named)
+    return tuple(Port(i, dtype, shape) for (i, _), shape in named), tuple(
+        Port(o, dtype, shape) for (_, o), shape in named
+    )
 
 
 def target_signature(
@@ -63,20 +69,34 @@ def target_signature(
 ) -> Signature:
     """The target in verification mode with host-side acceptance: prefill, verify and decode in one graph.
 
-    `pick` lists the rows whose logits are wanted: all of them to verify, the last one to prefill. With `embeds`, the hidden size, a row for which `given`
-    is not 0 starts from that row of `embeds` in place of its token's embedding.
+    `pick` lists the rows whose logits are wanted: all of them to verify, the last one to prefill. With `embeds`, the
+    hidden size, a row for which `given` is not 0 starts from that row of `embeds` in place of its token's embedding.
     """
     given = () if embeds is None else (Port("embeds", dtype, (1, rows, embeds)), Port("given", "int32", (1, rows)))
     cache_in, cache_out = _cache_ports(layers, kv_heads, length, head_dim, dtype)
     return Signature(
         role="target",
-        inputs=(Port("tokens", "int32", (1, rows)), Port("position", "int32", (1,)), Port("pick", "int32", (picked,)), *given, *cache_in),
+        inputs=(
+            Port("tokens", "int32", (1, rows)),
+            Port("position", "int32", (1,)),
+            Port("pick", "int32", (picked,)),
+            *given,
+            *cache_in,
+        ),
         outputs=(Port("logits", dtype, (1, picked, vocab)), Port("taps", dtype, (1, rows, taps_width)), *cache_out),
         caches=cache_names(layers),
     )
 
 
-def inject_signature(layers: int, kv_heads: int, head_dim: int, length: Length, taps_width: int, rows: Dim = "rows", dtype: Dtype = "float32") -> Signature:
+def inject_signature(
+    layers: int,
+    kv_heads: int,
+    head_dim: int,
+    length: Length,
+    taps_width: int,
+    rows: Dim = "rows",
+    dtype: Dtype = "float32",
+) -> Signature:
     """Context K/V of `rows` newly committed tokens, written to the draft cache at `position`."""
     cache_in, cache_out = _cache_ports(layers, kv_heads, length, head_dim, dtype)
     return Signature(
@@ -87,7 +107,9 @@ def inject_signature(layers: int, kv_heads: int, head_dim: int, length: Length, 
     )
 
 
-def draft_signature(layers: int, kv_heads: int, head_dim: int, length: Length, vocab: int, rows: Dim = "rows", dtype: Dtype = "float32") -> Signature:
+def draft_signature(
+    layers: int, kv_heads: int, head_dim: int, length: Length, vocab: int, rows: Dim = "rows", dtype: Dtype = "float32"
+) -> Signature:
     """`rows` block tokens (anchor, then masks) in; logits of every row but the anchor's out.
 
     `vocab` is the number of tokens that can be proposed: logit i is that of row i of the head.
@@ -103,37 +125,61 @@ def draft_signature(layers: int, kv_heads: int, head_dim: int, length: Length, v
     )
 
 
-def prefill_signature(layers: int, kv_heads: int, head_dim: int, length: int, taps_width: int, rows: int, cache_dtype: Dtype) -> Signature:
-    """`rows` prompt tokens, of which the first `valid` count; gives the target's choice after row `valid - 1`. For back-ends that choose on the device."""
+def prefill_signature(
+    layers: int, kv_heads: int, head_dim: int, length: int, taps_width: int, rows: int, cache_dtype: Dtype
+) -> Signature:
+    """`rows` prompt tokens, of which the first `valid` count; gives the target's choice after row `valid - 1`.
+
+    For back-ends that choose on the device.
+    """
     cache_in, cache_out = _cache_ports(layers, kv_heads, length, head_dim, cache_dtype)
     return Signature(
         role="prefill",
-        inputs=(Port("tokens", "int32", (1, rows)), Port("position", "int32", (1,)), Port("valid", "int32", (1,)), *cache_in),
+        inputs=(
+            Port("tokens", "int32", (1, rows)),
+            Port("position", "int32", (1,)),
+            Port("valid", "int32", (1,)),
+            *cache_in,
+        ),
         outputs=(Port("next_token", "int32", (1,)), Port("taps", "float32", (1, rows, taps_width)), *cache_out),
         caches=cache_names(layers),
     )
 
 
 def verify_signature(
-    layers: int, kv_heads: int, head_dim: int, length: int, taps_width: int, rows: Dim, cache_dtype: Dtype, role: Literal["verify", "decode"] = "verify"
+    layers: int,
+    kv_heads: int,
+    head_dim: int,
+    length: int,
+    taps_width: int,
+    rows: Dim,
+    cache_dtype: Dtype,
+    role: Literal["verify", "decode"] = "verify",
 ) -> Signature:
     """A block (anchor, then proposals) with greedy acceptance inside.
 
-    `tokens` is the target's choice after each row, `accepted` the leading proposals that equal it, `bonus` the choice after
-    them, `next_position` = position + accepted + 1. `decode` is the same one row wide: nothing to accept.
+    `tokens` is the target's choice after each row, `accepted` the leading proposals that equal it, `bonus` the choice
+    after them, `next_position` = position + accepted + 1. `decode` is the same one row wide: nothing to accept.
     """
     cache_in, cache_out = _cache_ports(layers, kv_heads, length, head_dim, cache_dtype)
     counts = tuple(Port(name, "int32", (1,)) for name in ("accepted", "bonus", "next_position"))
     return Signature(
         role=role,
         inputs=(Port("block", "int32", (1, rows)), Port("position", "int32", (1,)), *cache_in),
-        outputs=(Port("tokens", "int32", (1, rows)), *counts, Port("taps", "float32", (1, rows, taps_width)), *cache_out),
+        outputs=(
+            Port("tokens", "int32", (1, rows)),
+            *counts,
+            Port("taps", "float32", (1, rows, taps_width)),
+            *cache_out,
+        ),
         caches=cache_names(layers),
     )
 
 
 def block_signature(layers: int, kv_heads: int, head_dim: int, length: int, rows: int, cache_dtype: Dtype) -> Signature:
-    """A draft that goes from the anchor to the block to verify, the anchor first, with nothing of the vocabulary's size in between."""
+    """A draft that goes from the anchor to the block to verify, the anchor first, with nothing of the vocabulary's size
+    in between.
+    """
     cache_in, cache_out = _cache_ports(layers, kv_heads, length, head_dim, cache_dtype)
     return Signature(
         role="draft",
@@ -147,7 +193,9 @@ def of_rows(signature: Signature, rows: int) -> Signature:
     """`signature` with its free row count fixed."""
 
     def ports(all_ports: tuple[Port, ...]) -> tuple[Port, ...]:
-        return tuple(replace(port, shape=tuple(rows if size == "rows" else size for size in port.shape)) for port in all_ports)
+        return tuple(
+            replace(port, shape=tuple(rows if size == "rows" else size for size in port.shape)) for port in all_ports
+        )
 
     return replace(signature, inputs=ports(signature.inputs), outputs=ports(signature.outputs))
 

@@ -18,7 +18,14 @@ class VerificationTarget(nn.Module):
     Runs eagerly with real weights, which makes it the reference, and under `torch.export` with fake ones.
     """
 
-    def __init__(self, model: Any, hooks: Hooks, taps: Sequence[int], tables: Mapping[str, torch.Tensor], rings: Collection[int] = ()) -> None:
+    def __init__(
+        self,
+        model: Any,
+        hooks: Hooks,
+        taps: Sequence[int],
+        tables: Mapping[str, torch.Tensor],
+        rings: Collection[int] = (),
+    ) -> None:
         """`tables` are those of `rope.rotary_tables`; `rings` are the layers whose caches are rings."""
         super().__init__()
         self.model = model
@@ -26,7 +33,9 @@ class VerificationTarget(nn.Module):
         self.taps, self.rings = tuple(taps), frozenset(rings)
         model.get_decoder().rotary_emb = LayeredTables(tables)
 
-    def forward(self, tokens: torch.Tensor, position: torch.Tensor, pick: torch.Tensor, *caches: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(
+        self, tokens: torch.Tensor, position: torch.Tensor, pick: torch.Tensor, *caches: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
         """tokens int32 [1, S], position int32 [1], pick int32 [R], caches (k, v per layer) [1, kv, L, hd].
 
         Returns logits [1, R, V], taps [1, S, n * H] in list order, then the updated caches.
@@ -48,7 +57,15 @@ class EmbedsTarget(VerificationTarget):
     """The same for the text decoder of a multimodal model, some of whose rows come from an encoder."""
 
     def forward(  # type: ignore[override]
-        self, tokens: torch.Tensor, position: torch.Tensor, pick: torch.Tensor, embeds: torch.Tensor, given: torch.Tensor, *caches: torch.Tensor
+        self,
+        tokens: torch.Tensor,
+        position: torch.Tensor,
+        pick: torch.Tensor,
+        embeds: torch.Tensor,
+        given: torch.Tensor,
+        *caches: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
-        """As `VerificationTarget`; rows of `embeds` [1, S, H] take the place of embedded tokens where `given`, int32 [1, S], is not 0."""
+        """As `VerificationTarget`; rows of `embeds` [1, S, H] take the place of embedded tokens where `given`, int32
+        [1, S], is not 0.
+        """
         return self._run(tokens, Pass(position, pick, list(caches), self.rings, embeds=embeds, given=given))

@@ -49,9 +49,10 @@ def trace_target(
 ) -> Graph:
     """The target in verification mode, over a cache of `context` rows.
 
-    `rows` is the static width, or None for a free one; `picked` that of `pick`, as many where it is not given. With `widest`, the most rows of one call,
-    layers with a window keep rings where those pay; `sparse` experts are one operator each. With `embeds`, rows can be given in place of
-    embedded tokens. Raises `IncompatibleError` for a family that has no file in `families/`.
+    `rows` is the static width, or None for a free one; `picked` that of `pick`, as many where it is not given. With
+    `widest`, the most rows of one call, layers with a window keep rings where those pay; `sparse` experts are one
+    operator each. With `embeds`, rows can be given in place of embedded tokens. Raises `IncompatibleError` for a family
+    that has no file in `families/`.
     """
     spec = checkpoint.spec
     family = family_of(spec.family)
@@ -62,17 +63,34 @@ def trace_target(
         model = family.build(copy.deepcopy(checkpoint.config), torch.float32).eval()
     lengths = cache_rows(layer_windows(model), context, widest)
     width = spec.hidden if embeds else None
-    signature = target_signature(spec.layers, spec.kv_heads, spec.head_dim, lengths, spec.vocab, len(taps) * spec.hidden, *widths, embeds=width)
+    signature = target_signature(
+        spec.layers, spec.kv_heads, spec.head_dim, lengths, spec.vocab, len(taps) * spec.hidden, *widths, embeds=width
+    )
     tables = rotary_tables(type(model.get_decoder().rotary_emb), checkpoint.config, context)
     with hooked(model, family, taps, sparse) as hooks, torch.no_grad():
         kind = EmbedsTarget if embeds else VerificationTarget
-        module = kind(model, hooks, taps, {name: fake.from_tensor(table) for name, table in tables.items()}, _rings(lengths, context))
+        module = kind(
+            model,
+            hooks,
+            taps,
+            {name: fake.from_tensor(table) for name, table in tables.items()},
+            _rings(lengths, context),
+        )
         program = _export(module, signature, fake)
-    return _graph(signature, program, tables | dict(family.constants(checkpoint.config)), lambda name: target_weight(spec, name.removeprefix("model.")))
+    return _graph(
+        signature,
+        program,
+        tables | dict(family.constants(checkpoint.config)),
+        lambda name: target_weight(spec, name.removeprefix("model.")),
+    )
 
 
-def trace_inject(checkpoint: DrafterCheckpoint, target: TargetSpec, context: int, rows: int | None = None, widest: int | None = None) -> Graph:
-    """The drafter's context K/V of `rows` new tokens (None: any number), over a draft cache of `context` rows; `widest` as in `trace_target`."""
+def trace_inject(
+    checkpoint: DrafterCheckpoint, target: TargetSpec, context: int, rows: int | None = None, widest: int | None = None
+) -> Graph:
+    """The drafter's context K/V of `rows` new tokens (None: any number), over a draft cache of `context` rows; `widest`
+    as in `trace_target`.
+    """
     spec, width = checkpoint.spec, len(checkpoint.spec.taps) * target.hidden
     lengths = draft_cache_rows(spec, context, widest)
     signature = inject_signature(spec.layers, spec.kv_heads, spec.head_dim, lengths, width, rows or "rows")
@@ -83,18 +101,31 @@ def trace_inject(checkpoint: DrafterCheckpoint, target: TargetSpec, context: int
     return _trace_drafter(checkpoint, target, context, signature, graph)
 
 
-def trace_draft(checkpoint: DrafterCheckpoint, target: TargetSpec, context: int, rows: int | None = None, refine: int = 0, widest: int | None = None) -> Graph:
+def trace_draft(
+    checkpoint: DrafterCheckpoint,
+    target: TargetSpec,
+    context: int,
+    rows: int | None = None,
+    refine: int = 0,
+    widest: int | None = None,
+) -> Graph:
     """Proposals for a block of `rows` (None: any number from 2), refined `refine` times.
 
     With the target's embedding and head, but for the drafter's own where it has some; `widest` as in `trace_target`.
     """
     spec = checkpoint.spec
     lengths = draft_cache_rows(spec, context, widest)
-    signature = draft_signature(spec.layers, spec.kv_heads, spec.head_dim, lengths, spec.draft_vocab or target.vocab, rows or "rows")
+    signature = draft_signature(
+        spec.layers, spec.kv_heads, spec.head_dim, lengths, spec.draft_vocab or target.vocab, rows or "rows"
+    )
 
     def graph(model: DflashV1, rotary: RotaryTables) -> DraftGraph:
         rings = _rings(lengths, context)
-        return RefinedDraft(model, rotary, target.vocab, refine, rings) if refine else DraftGraph(model, rotary, target.vocab, rings)
+        return (
+            RefinedDraft(model, rotary, target.vocab, refine, rings)
+            if refine
+            else DraftGraph(model, rotary, target.vocab, rings)
+        )
 
     ids = None if checkpoint.vocabulary is None else torch.tensor(checkpoint.vocabulary.ids, dtype=torch.int32)
     return _trace_drafter(checkpoint, target, context, signature, graph, {} if ids is None else {"ids": ids})
@@ -131,14 +162,23 @@ def _trace_drafter(
         if name == "embedding":
             return WeightRef("drafter", EMBEDDING) if own else target_weight(target, EMBEDDING)
         if name == "head":
-            return WeightRef("drafter", HEAD) if own or checkpoint.spec.draft_vocab is not None else target_weight(target, HEAD)
+            return (
+                WeightRef("drafter", HEAD)
+                if own or checkpoint.spec.draft_vocab is not None
+                else target_weight(target, HEAD)
+            )
         tensor = name.removeprefix("drafter.")
         return WeightRef("drafter", tensor, exact=tensor in EXACT)
 
     return _graph(signature, program, {"cos": cos, "sin": sin, **(tables or {})}, owner)
 
 
-def _graph(signature: Signature, program: ExportedProgram, tables: Mapping[str, torch.Tensor], owner: Callable[[str], WeightRef]) -> Graph:
+def _graph(
+    signature: Signature,
+    program: ExportedProgram,
+    tables: Mapping[str, torch.Tensor],
+    owner: Callable[[str], WeightRef],
+) -> Graph:
     named = program.graph_signature
     constants = {name: tables[last] for name in named.buffers if (last := name.rpartition(".")[2]) in tables}
     weights = {name: owner(name) for name in (*named.parameters, *named.buffers) if name not in constants}
@@ -147,10 +187,13 @@ def _graph(signature: Signature, program: ExportedProgram, tables: Mapping[str, 
 
 def _export(module: torch.nn.Module, signature: Signature, fake: FakeTensorMode) -> ExportedProgram:
     """`module` as a program with `signature`'s inputs; symbols of the signature stay free."""
-    # torch.export guards against sizes it would specialise (a draft's `rows - 1` of 1); the program itself has no such limit.
+    # torch.export guards against sizes it would specialise (a draft's `rows - 1` of 1); the program itself has no such
+    # limit.
     least = 3 if signature.role == "draft" else 1
     dims = {size: Dim(size, min=least) for port in signature.inputs for size in port.shape if isinstance(size, str)}
-    shapes = [{axis: dims[size] for axis, size in enumerate(port.shape) if isinstance(size, str)} for port in signature.inputs]
+    shapes = [
+        {axis: dims[size] for axis, size in enumerate(port.shape) if isinstance(size, str)} for port in signature.inputs
+    ]
     with fake:
         inputs = tuple(_example(port) for port in signature.inputs)
     named = len(inputs) - len(signature.caches)

@@ -20,11 +20,13 @@ def layer_windows(model: Any) -> tuple[int | None, ...]:
 def ring_rows(window: int | None, context: int, widest: int | None) -> int:
     """Cache rows of a layer: a ring of window + `widest` rows where that is at most half of `context`.
 
-    While a text is shorter than the window a ring costs more time than a whole cache, whose later rows nobody looks at; past it, less.
+    While a text is shorter than the window a ring costs more time than a whole cache, whose later rows nobody looks at;
+    past it, less.
 
-    `widest` is the most rows of one call, None where rings are not wanted. So many rows are enough: a call of S rows at position p reads from
-    p - window + 1 on and has written up to p + S - 1, and a call that was taken back wrote at most `widest` rows past a position that is no longer
-    ahead of p. Any row it overwrote is then further back than the window.
+    `widest` is the most rows of one call, None where rings are not wanted. So many rows are enough: a call of S rows at
+    position p reads from p - window + 1 on and has written up to p + S - 1, and a call that was taken back wrote at
+    most `widest` rows past a position that is no longer ahead of p. Any row it overwrote is then further back than the
+    window.
     """
     if window is None or widest is None:
         return context

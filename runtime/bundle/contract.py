@@ -34,11 +34,16 @@ def _faults(manifest: Manifest) -> Iterator[str]:
     for name, model in (("target", manifest.target), ("drafter", manifest.drafter)):
         yield from (f"{name}.graphs: {fault}" for fault in part_faults(model, manifest.pairing.taps))
         for graph in model.graphs:
-            yield from (f"{name}.graphs: {graph.role} {fault}" for fault in _graph_faults(graph, _head_rows(manifest, graph)))
+            yield from (
+                f"{name}.graphs: {graph.role} {fault}" for fault in _graph_faults(graph, _head_rows(manifest, graph))
+            )
             yield from (f"{name}.graphs: {graph.role} {fault}" for fault in _embeds_faults(graph, model.hidden))
     reduced = manifest.pairing.draft_vocabulary
     if reduced is not None and not 1 <= reduced.size < manifest.target.vocab:
-        yield f"pairing.draft_vocabulary.size {reduced.size} is not between 1 and the vocabulary of {manifest.target.vocab}, less one"
+        yield (
+            f"pairing.draft_vocabulary.size {reduced.size} is not between 1 and the vocabulary of"
+            f" {manifest.target.vocab}, less one"
+        )
     for name in referenced(manifest):
         # Some engines are folders.
         if name not in manifest.files and not any(file.startswith(f"{name}/") for file in manifest.files):
@@ -73,7 +78,9 @@ def _embeds_faults(graph: GraphRecord, hidden: int) -> Iterator[str]:
 
 
 def referenced(manifest: Manifest) -> tuple[str, ...]:
-    """Relative paths of every file or folder the manifest points to by use: engines, tokenizer, chat template, draft vocabulary."""
+    """Relative paths of every file or folder the manifest points to by use: engines, tokenizer, chat template, draft
+    vocabulary.
+    """
     engines = (graph.file for model in (manifest.target, manifest.drafter) for graph in model.graphs)
     template = (manifest.text.chat_template,) if manifest.text.chat_template is not None else ()
     reduced = manifest.pairing.draft_vocabulary

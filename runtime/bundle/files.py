@@ -28,18 +28,33 @@ def confine(root: Path, relative: str) -> Path:
     Raises `BundleError` for an absolute path, a `..`, a backslash or drive letter, or a link that leads outside.
     """
     parts = PurePosixPath(relative).parts
-    if not parts or PurePosixPath(relative).is_absolute() or ".." in parts or "\\" in relative or ":" in relative or "\0" in relative:
+    if (
+        not parts
+        or PurePosixPath(relative).is_absolute()
+        or ".." in parts
+        or "\\" in relative
+        or ":" in relative
+        or "\0" in relative
+    ):
         raise BundleError(
-            "the manifest names a path outside the bundle", where=repr(relative), why="a bundle may only read its own files", fix="do not use this bundle"
+            "the manifest names a path outside the bundle",
+            where=repr(relative),
+            why="a bundle may only read its own files",
+            fix="do not use this bundle",
         )
     path = root.joinpath(*parts)
     try:
         inside = path.resolve().is_relative_to(root.resolve())
     except (OSError, RuntimeError) as fault:  # RuntimeError: links in a circle, before Python 3.13
-        raise BundleError("a file of the bundle cannot be found", where=str(path), why=str(fault), fix=_AGAIN) from fault
+        raise BundleError(
+            "a file of the bundle cannot be found", where=str(path), why=str(fault), fix=_AGAIN
+        ) from fault
     if not inside:
         raise BundleError(
-            "a link in the bundle leads outside it", where=str(path), why="a bundle may only read its own files", fix="replace it by the file itself"
+            "a link in the bundle leads outside it",
+            where=str(path),
+            why="a bundle may only read its own files",
+            fix="replace it by the file itself",
         )
     return path
 
@@ -53,11 +68,18 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def check_files(root: Path, hashes: Mapping[str, str], sizes: Mapping[str, int], verify: Verify, known: Callable[[Path], str] = sha256) -> None:
+def check_files(
+    root: Path,
+    hashes: Mapping[str, str],
+    sizes: Mapping[str, int],
+    verify: Verify,
+    known: Callable[[Path], str] = sha256,
+) -> None:
     """Every listed file is there, whole and unchanged, and nothing else is.
 
-    `hashes` are sha256 in hex and `sizes` bytes, by relative path. `verify="full"` reads every byte, `"changed"` takes the hash from `known`, which
-    may remember it, and `"size"` leaves the hashes out. Raises `BundleError` naming the first file that differs.
+    `hashes` are sha256 in hex and `sizes` bytes, by relative path. `verify="full"` reads every byte, `"changed"` takes
+    the hash from `known`, which may remember it, and `"size"` leaves the hashes out. Raises `BundleError` naming the
+    first file that differs.
     """
     paths = {name: confine(root, name) for name in sorted(hashes)}
     for name, path in paths.items():
@@ -73,18 +95,33 @@ def check_files(root: Path, hashes: Mapping[str, str], sizes: Mapping[str, int],
     for name, path in paths.items():
         found = path.stat().st_size
         if name in sizes and found != sizes[name]:
-            raise BundleError(f"{name} is {found} bytes long, not {sizes[name]}", where=str(path), why="it was cut short or replaced", fix=_AGAIN)
+            raise BundleError(
+                f"{name} is {found} bytes long, not {sizes[name]}",
+                where=str(path),
+                why="it was cut short or replaced",
+                fix=_AGAIN,
+            )
     if verify != "size":
         for name, path in paths.items():
             if _hash(path, known if verify == "changed" else sha256) != hashes[name]:
-                raise BundleError(f"{name} is not the file that was built", where=str(path), why="its sha256 differs from the manifest's", fix=_AGAIN)
+                raise BundleError(
+                    f"{name} is not the file that was built",
+                    where=str(path),
+                    why="its sha256 differs from the manifest's",
+                    fix=_AGAIN,
+                )
 
 
 def _hash(path: Path, hasher: Callable[[Path], str]) -> str:
     try:
         return hasher(path)
     except OSError as fault:
-        raise BundleError("a file of the bundle cannot be read", where=str(path), why=str(fault), fix="check its permissions and the disk") from fault
+        raise BundleError(
+            "a file of the bundle cannot be read",
+            where=str(path),
+            why=str(fault),
+            fix="check its permissions and the disk",
+        ) from fault
 
 
 def _present(root: Path) -> set[str]:

@@ -29,7 +29,10 @@ class KnownHashes:
         self._fresh = False
 
     def sha256(self, path: Path) -> str:
-        """sha256 of the file at `path` in hex: the one known, where nobody has written to the file since. Raises `OSError`."""
+        """sha256 of the file at `path` in hex: the one known, where nobody has written to the file since.
+
+        Raises `OSError`.
+        """
         name, now = path.relative_to(self._root).as_posix(), stamp(path)
         known = self._known.get(name)
         if known is not None and known.stamp == now:

@@ -45,7 +45,10 @@ class PlanRecord(_Record, frozen=True, kw_only=True):
 
 
 class PartRecord(_Record, frozen=True, kw_only=True):
-    """Which of several engines this is, where a model is cut by layers. They run one after the other: outputs of one are inputs of later ones, by name."""
+    """Which of several engines this is, where a model is cut by layers.
+
+    They run one after the other: outputs of one are inputs of later ones, by name.
+    """
 
     number: int
     """the first is 0"""
@@ -112,7 +115,9 @@ class DraftVocabularyRecord(_Record, frozen=True, kw_only=True):
 
 
 class ThinkingRecord(_Record, frozen=True, kw_only=True):
-    """Whether the model thinks aloud before it answers: how the chat template is told, and which the drafter learned from."""
+    """Whether the model thinks aloud before it answers: how the chat template is told, and which the drafter learned
+    from.
+    """
 
     variable: str
     """what the template reads: true for thinking, false for none"""

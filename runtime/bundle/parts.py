@@ -23,7 +23,9 @@ def engines(model: ModelRecord) -> list[ModelRecord]:
     """`model` once for each of its engines, in the order in which they run, with that engine's graphs."""
     ordered = sorted(model.graphs, key=_number)
     files = list(dict.fromkeys(graph.file for graph in ordered))
-    return [msgspec.structs.replace(model, graphs=[graph for graph in model.graphs if graph.file == file]) for file in files]
+    return [
+        msgspec.structs.replace(model, graphs=[graph for graph in model.graphs if graph.file == file]) for file in files
+    ]
 
 
 def calls(model: ModelRecord) -> list[list[GraphRecord]]:
@@ -62,7 +64,11 @@ def _faults(parts: Sequence[GraphRecord], layers: int, taps: Sequence[int]) -> I
             if port.name in made and port.name != _OF_EVERY_PART:
                 yield f"gives {port.name} twice"
             made[port.name] = port.dtype, port.shape
-        yield from (f"says that it gives the tap {tap}, and does not" for tap in (graph.part.taps if graph.part else []) if tap_port(tap) not in made)
+        yield from (
+            f"says that it gives the tap {tap}, and does not"
+            for tap in (graph.part.taps if graph.part else [])
+            if tap_port(tap) not in made
+        )
     listed = sorted(tap for part in found for tap in part.taps)
     if listed != (sorted(taps) if parts[0].role in ("prefill", "verify", "decode") else []):
         yield f"gives the taps {listed}"

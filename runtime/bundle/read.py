@@ -39,12 +39,15 @@ class _Header(msgspec.Struct):
 def open_bundle(path: str | Path, *, verify: Verify = "full", cache: Path | None = None) -> Bundle:
     """The bundle in directory `path`, ready to be loaded.
 
-    `verify="full"` hashes every file (the default), `"changed"` those written to since this machine hashed them last, by what it noted in the folder
-    `cache`, and `"size"` compares sizes only. Raises `UsageError` where there is no bundle, `IncompatibleError`
-    for a newer format or a missing or too old library, `BundleError` for a damaged bundle. Versions come before hashes: they cost nothing.
+    `verify="full"` hashes every file (the default), `"changed"` those written to since this machine hashed them last,
+    by what it noted in the folder `cache`, and `"size"` compares sizes only. Raises `UsageError` where there is no
+    bundle, `IncompatibleError` for a newer format or a missing or too old library, `BundleError` for a damaged bundle.
+    Versions come before hashes: they cost nothing.
     """
     if verify not in ("full", "changed", "size"):
-        raise UsageError(f"verify={verify!r} is not a way to check a bundle", fix='use verify="full", "changed" or "size"')
+        raise UsageError(
+            f"verify={verify!r} is not a way to check a bundle", fix='use verify="full", "changed" or "size"'
+        )
     root = Path(path)
     manifest = read_manifest(root)
     check_contract(manifest)
@@ -58,7 +61,8 @@ def open_bundle(path: str | Path, *, verify: Verify = "full", cache: Path | None
 def read_manifest(root: Path) -> Manifest:
     """The manifest of the bundle in `root`, by its types alone.
 
-    Raises as `open_bundle` does. Unknown keys are errors: a bundle that says more than we understand cannot be trusted to mean what we think.
+    Raises as `open_bundle` does. Unknown keys are errors: a bundle that says more than we understand cannot be trusted
+    to mean what we think.
     """
     file = root / MANIFEST
     if not root.is_dir():
@@ -72,7 +76,9 @@ def read_manifest(root: Path) -> Manifest:
         raise UsageError(
             "this directory is not a bundle",
             where=str(root),
-            why="it has no manifest.json: a checkpoint has to be built first, and an interrupted build leaves no bundle",
+            why=(
+                "it has no manifest.json: a checkpoint has to be built first, and an interrupted build leaves no bundle"
+            ),
             fix="run `dflash-compile build TARGET DRAFTER -o DIR` and give DIR",
         )
     document = file.read_bytes()
@@ -80,18 +86,29 @@ def read_manifest(root: Path) -> Manifest:
         _check_version(msgspec.json.decode(document, type=_Header), file)
         return msgspec.json.decode(document, type=Manifest)
     except msgspec.MsgspecError as fault:
-        raise BundleError("the manifest cannot be read", where=str(file), why=str(fault), fix="build the bundle again") from fault
+        raise BundleError(
+            "the manifest cannot be read", where=str(file), why=str(fault), fix="build the bundle again"
+        ) from fault
 
 
 def _check_version(header: _Header, file: Path) -> None:
     if header.format != FORMAT:
-        raise BundleError(f"the manifest is of the format {header.format!r}, not {FORMAT!r}", where=str(file), fix="give a bundle that dflash-compile built")
+        raise BundleError(
+            f"the manifest is of the format {header.format!r}, not {FORMAT!r}",
+            where=str(file),
+            fix="give a bundle that dflash-compile built",
+        )
     if header.version > VERSION:
         raise IncompatibleError(
-            f"the bundle is of format version {header.version}, newer than version {VERSION}, the newest this dflash-compile reads",
+            f"the bundle is of format version {header.version}, newer than version {VERSION}, the newest this"
+            " dflash-compile reads",
             where=str(file),
             why="a newer dflash-compile built it",
             fix="run `pip install --upgrade dflash-compile`, or build the bundle again with this version",
         )
     if header.version < 1:
-        raise BundleError(f"the manifest has the format version {header.version}, which never existed", where=str(file), fix="build the bundle again")
+        raise BundleError(
+            f"the manifest has the format version {header.version}, which never existed",
+            where=str(file),
+            fix="build the bundle again",
+        )

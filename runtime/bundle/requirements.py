@@ -12,7 +12,8 @@ from .manifest import RequirementRecord
 def check_requirements(requires: RequirementRecord) -> tuple[str, ...]:
     """Notes for the user about the library found.
 
-    Raises `IncompatibleError` with the command to run where the back-end is unknown, its library missing, or older than `requires.minimum`.
+    Raises `IncompatibleError` with the command to run where the back-end is unknown, its library missing, or older than
+    `requires.minimum`.
     """
     backend = find_backend(requires.backend)
     found = backend.installed()

@@ -16,7 +16,11 @@ from .manifest import VERSION, Manifest
 def bundle_schema() -> str:
     """The schema as the text of a JSON document (draft 2020-12)."""
     schema = msgspec.json.schema(Manifest)
-    document = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"DFlash bundle manifest, version {VERSION}", **schema}
+    document = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"DFlash bundle manifest, version {VERSION}",
+        **schema,
+    }
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 

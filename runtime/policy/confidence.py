@@ -13,7 +13,9 @@ _FORGET = 0.98
 
 
 class Confidence:
-    """The chance that a proposal stands, from the one that the drafter gives it: right from the start where that is the truth, and learned where not."""
+    """The chance that a proposal stands, from the one that the drafter gives it: right from the start where that is the
+    truth, and learned where not.
+    """
 
     def __init__(self) -> None:
         self._met, self._stood = [0.0] * _CLASSES, [0.0] * _CLASSES

@@ -1,10 +1,12 @@
-"""How wide the next block is, and who guesses it: the drafter, a look-up in the text, or nobody. A choice of speed only, the text is the same.
+"""How wide the next block is, and who guesses it: the drafter, a look-up in the text, or nobody. A choice of speed
+only, the text is the same.
 
-The adaptive controller maximises expected tokens per second from running estimates: what calls cost on this machine, how often the drafter's
-proposals stand, and how often looked-up ones do after a match of this length. Look-ups are judged by every cycle, whoever guessed in it; the drafter
-has to draft for that. So when it does not pay it still drafts now and then, to notice that the text has become easier, on a budget: trying never
-costs more than a small share of the time. Where the drafter says how sure it is, a block is drafted wider than it may be worth verifying, and only
-the rows that promise enough are.
+The adaptive controller maximises expected tokens per second from running estimates: what calls cost on this machine,
+how often the drafter's proposals stand, and how often looked-up ones do after a match of this length. Look-ups are
+judged by every cycle, whoever guessed in it; the drafter has to draft for that. So when it does not pay it still drafts
+now and then, to notice that the text has become easier, on a budget: trying never costs more than a small share of the
+time. Where the drafter says how sure it is, a block is drafted wider than it may be worth verifying, and only the rows
+that promise enough are.
 """
 
 from __future__ import annotations
@@ -26,21 +28,24 @@ _SAVED_UP = 2
 _PATIENCE = 4
 """cycles without the drafter before one of them may be a trial"""
 _ROW, _DEAR_ROW = 0.08, 0.3
-"""what a row is thought to cost, in plain steps, while nothing so wide was verified; and at most, if the prompt says more"""
+"""what a row is thought to cost, in plain steps, while nothing so wide was verified; and at most, if the prompt says
+more"""
 _CAREFUL = 24
 """first cycles of a session that believe the prompt: it also set things up, and what is not tried is never known"""
 _PRIOR = 0.5
 """share of the drafter's proposals that stand, before any was seen"""
 _MATCHES = ((1, 0.25), (2, 0.5), (3, 0.7), (5, 0.75), (8, 0.9))
-"""shortest match of each class, and the share of its guesses that stand, before any was seen: measured on the prompt suites"""
+"""shortest match of each class, and the share of its guesses that stand, before any was seen: measured on the prompt
+suites"""
 
 
 class CyclePlan(NamedTuple):
     """The next cycle."""
 
     width: int
-    """rows: of a drafted block those to draft, of which `Controller.narrow` may leave some unverified; else those to verify, at least. `PLAIN`: as few as
-    there can be, of which those behind the anchor cost nothing and may hold guesses"""
+    """rows: of a drafted block those to draft, of which `Controller.narrow` may leave some unverified; else those to
+    verify, at least. `PLAIN`: as few as there can be, of which those behind the anchor cost nothing and may hold
+    guesses"""
     drafted: bool
     """by the drafter; else what is looked up fills the rows behind the anchor"""
 
@@ -57,25 +62,32 @@ class Controller(Protocol):
         ...
 
     def plan(self, most: int, match: int) -> CyclePlan:
-        """The next cycle, of at most `most` rows; below 2 it leaves no choice. The text ends in a match of `match` tokens."""
+        """The next cycle, of at most `most` rows; below 2 it leaves no choice.
+
+        The text ends in a match of `match` tokens.
+        """
         ...
 
     def narrow(self, plan: CyclePlan, chance: Chance) -> int:
         """How many rows of the block that was drafted by `plan` to verify, from 2 to all.
 
-        Asked once a cycle, between `plan` and `observe`, where the drafter has chances; `chance` serves until it returns.
+        Asked once a cycle, between `plan` and `observe`, where the drafter has chances; `chance` serves until it
+        returns.
         """
         ...
 
     def observe(self, plan: CyclePlan, accepted: int, seconds: float, verify_seconds: float) -> None:
-        """A cycle by `plan` took `seconds` in all, of which verifying took `verify_seconds` (all, where it is one step).
+        """A cycle by `plan` took `seconds` in all, of which verifying took `verify_seconds` (all, where it is one
+        step).
 
         `accepted` of its guesses stood: of those in the rows that the last `narrow` chose, if it was asked.
         """
         ...
 
     def looked_up(self, match: int, known: int, stood: int) -> None:
-        """After a match of `match` tokens the first `known` guesses met the truth, whether they were used or not, and the first `stood` were right."""
+        """After a match of `match` tokens the first `known` guesses met the truth, whether they were used or not, and
+        the first `stood` were right.
+        """
         ...
 
 
@@ -108,25 +120,32 @@ class FixedWidth:
 class AdaptiveWidth:
     """The cycle with the best expected tokens per second.
 
-    Lives as long as its session: what it learned of the machine, of the drafter and of look-ups serves the next request. Output never depends on it.
+    Lives as long as its session: what it learned of the machine, of the drafter and of look-ups serves the next
+    request. Output never depends on it.
     """
 
     def __init__(self, block: int, widths: Sequence[int] = (), *, narrowest: int = 1, drafter: bool = True) -> None:
-        """`widths` are those to choose of, where not every width up to `block` has an engine; `narrowest` is how many rows a plain cycle verifies.
+        """`widths` are those to choose of, where not every width up to `block` has an engine; `narrowest` is how many
+        rows a plain cycle verifies.
 
         Without a `drafter` every guess is looked up.
         """
         self.block, self._narrowest, self._drafter = block, narrowest, drafter
         self._widths = sorted(widths) or list(range(2, block + 1))
-        self._drafts, self._matches = Shares(block - 1, _PRIOR, alike=True), [Shares(block - 1, prior, 2.0) for _, prior in _MATCHES]
+        self._drafts, self._matches = (
+            Shares(block - 1, _PRIOR, alike=True),
+            [Shares(block - 1, prior, 2.0) for _, prior in _MATCHES],
+        )
         self._verifying, self._drafting = Costs(), Costs({PLAIN: 0.0})
         """apart, so that every cycle tells what verifying costs: a plain one is nothing else"""
         self._blocks, self._narrowed = Blocks(self._widths), 0
-        """where the drafter says how sure it is; and how many rows of the block that was just drafted are verified, 0: as many as planned"""
+        """where the drafter says how sure it is; and how many rows of the block that was just drafted are verified, 0:
+        as many as planned"""
         self._worth = 0.0
         """tokens per second of the best cycle there is, which a row has to earn; 0 before anything is known"""
         self._prompt_row = 0.0
-        """seconds of a row of a prompt, the cheapest that there are: of the fastest piece that was wider than a block; 0 before any"""
+        """seconds of a row of a prompt, the cheapest that there are: of the fastest piece that was wider than a block;
+        0 before any"""
         self._cycles = 0
         self._has_drafted = False
         self._found = Shares(1, _PRIOR)
@@ -139,7 +158,9 @@ class AdaptiveWidth:
         """seconds a token of the best cycle without the drafter, where one was on trial"""
 
     def begin(self) -> None:
-        """Another answer begins: how often the drafter was right in others says little of it, what calls cost and what look-ups find stays as it is."""
+        """Another answer begins: how often the drafter was right in others says little of it, what calls cost and what
+        look-ups find stays as it is.
+        """
         self._drafts.begin()
         self._blocks.begin()
 
@@ -152,7 +173,9 @@ class AdaptiveWidth:
         widths = [width for width in self._widths if width <= most]
         if not widths:
             return CyclePlan(PLAIN, drafted=False)
-        if self._drafter and not self._has_drafted:  # one block, the cheapest, and one plain cycle first: nothing is known without them
+        if (
+            self._drafter and not self._has_drafted
+        ):  # one block, the cheapest, and one plain cycle first: nothing is known without them
             return CyclePlan(widths[0], drafted=True)
         if self._narrowest not in self._verifying:
             return CyclePlan(PLAIN, drafted=False)
@@ -164,7 +187,8 @@ class AdaptiveWidth:
         if drafted_rate > rate:
             self._on_trial = False
             return CyclePlan(width, drafted=True)
-        # Only to learn of the drafter what has not been seen lately, and not where a look-up promises much: there it would cost most.
+        # Only to learn of the drafter what has not been seen lately, and not where a look-up promises much: there it
+        # would cost most.
         self._rival, self._on_trial = 1 / rate, self._undrafted >= _PATIENCE and looked_up.width == PLAIN
         loss = max(self.cost(widths[0]) - self._rival, 0.0)
         self._put_by = min(self._put_by, _SAVED_UP * loss)
@@ -173,7 +197,9 @@ class AdaptiveWidth:
     def narrow(self, plan: CyclePlan, chance: Chance) -> int:
         if not self._worth:
             return plan.width
-        self._narrowed = self._blocks.narrow(plan.width, chance, [self._worth * self._verify(width) for width in self._widths])
+        self._narrowed = self._blocks.narrow(
+            plan.width, chance, [self._worth * self._verify(width) for width in self._widths]
+        )
         return self._narrowed
 
     def observe(self, plan: CyclePlan, accepted: int, seconds: float, verify_seconds: float) -> None:
@@ -199,7 +225,9 @@ class AdaptiveWidth:
             self._found.note(1, stood)
 
     def tokens(self, width: int) -> float:
-        """Expected tokens of a cycle drafted `width` rows wide, one of those there are, of which as many are verified as promise enough."""
+        """Expected tokens of a cycle drafted `width` rows wide, one of those there are, of which as many are verified
+        as promise enough.
+        """
         return self._blocks.tokens(width) if self._blocks else self._drafts.tokens()[width - 1]
 
     def cost(self, width: int) -> float:
@@ -220,10 +248,16 @@ class AdaptiveWidth:
         gain, dear = rate / self.rate(PLAIN), self.cost(best) / self.cost(PLAIN)
         verified = f" and verifying {self._blocks.mean(best, float):.1f} of them" if self._blocks else ""
         doing = f"drafting {best} rows{verified}" if gain > 1 else "decoding plainly"
-        worth = f"a block of {best} is worth {gain:.2f}x plain decoding ({self.tokens(best):.2f} tokens for {dear:.2f} times the cost)"
+        worth = (
+            f"a block of {best} is worth {gain:.2f}x plain decoding ({self.tokens(best):.2f} tokens for {dear:.2f}"
+            " times the cost)"
+        )
         if not self._found:
             return f"{doing}: {worth}"
-        return f"{doing} where the text does not repeat itself: {worth}; where it does, {self._found.by_slot()[0]:.0%} of what is looked up is right"
+        return (
+            f"{doing} where the text does not repeat itself: {worth}; where it does, {self._found.by_slot()[0]:.0%} of"
+            " what is looked up is right"
+        )
 
     def _look_up(self, widths: Sequence[int], match: int) -> tuple[CyclePlan, float]:
         """The best cycle that does not draft, and its tokens per second."""
@@ -231,7 +265,8 @@ class AdaptiveWidth:
         expected = self._class_of(match).tokens() if match else [1.0] * self.block
         best, rate = PLAIN, expected[min(self._narrowest, self.block) - 1] / plain
         for width in [width for width in widths if width > self._narrowest] if match else ():
-            # Rows in one call never cost more than in several: a first call, which sets things up, is not believed beyond that.
+            # Rows in one call never cost more than in several: a first call, which sets things up, is not believed
+            # beyond that.
             cost = min(self._verify(width), plain * width / self._narrowest)
             if expected[width - 1] / cost > rate:
                 best, rate = width, expected[width - 1] / cost

@@ -12,9 +12,11 @@ _TRUST = 12.0
 _BEFORE = 4.0
 """guesses that what was seen in other texts counts as"""
 _SURPRISE, _KEPT = 0.01, 0.2
-"""first guesses that fail one after the other, with no more than this chance if the share were right, leave this part of what was seen so far"""
+"""first guesses that fail one after the other, with no more than this chance if the share were right, leave this part
+of what was seen so far"""
 _RECENT, _LOW = 12, 6
-"""calls of a width that are remembered, and the part of them, a sixth, that were cheaper than what counts as its cost: others only ever add to it"""
+"""calls of a width that are remembered, and the part of them, a sixth, that were cheaper than what counts as its cost:
+others only ever add to it"""
 _FEW, _STALE = 3, 100
 """so few calls may all have been interrupted: they are forgotten after so many of other widths"""
 
@@ -23,7 +25,9 @@ class Shares:
     """How often the guess at each slot of a block stands, given that those before it did."""
 
     def __init__(self, slots: int, prior: float, weight: float = 1.0, *, alike: bool = False) -> None:
-        """`prior` is believed as if it had been seen `weight` times; where slots are `alike`, of the first only, and of others the share before them."""
+        """`prior` is believed as if it had been seen `weight` times; where slots are `alike`, of the first only, and of
+        others the share before them.
+        """
         self._prior, self._weight, self._alike = prior, weight, alike
         self._reached, self._stood = [0.0] * slots, [0.0] * slots
         self._reached_soon, self._stood_soon = [0.0] * slots, [0.0] * slots
@@ -35,7 +39,9 @@ class Shares:
         return self._reached[0] > 0
 
     def begin(self) -> None:
-        """Another text begins: what was seen so far counts as `_BEFORE` guesses at most, and none of it as lately seen."""
+        """Another text begins: what was seen so far counts as `_BEFORE` guesses at most, and none of it as lately
+        seen.
+        """
         self._chance = 1.0
         self._reached_soon, self._stood_soon = [0.0] * len(self._reached), [0.0] * len(self._reached)
         for slot, reached in enumerate(self._reached):
@@ -49,7 +55,10 @@ class Shares:
             self._chance = 1.0
             for counts in (self._reached, self._stood, self._reached_soon, self._stood_soon):
                 counts[:] = [_KEPT * count for count in counts]
-        for reached, right, forget in ((self._reached, self._stood, _FORGET), (self._reached_soon, self._stood_soon, _FORGET_SOON)):
+        for reached, right, forget in (
+            (self._reached, self._stood, _FORGET),
+            (self._reached_soon, self._stood_soon, _FORGET_SOON),
+        ):
             for slot in range(len(reached)):
                 reached[slot] *= forget
                 right[slot] *= forget
@@ -69,7 +78,9 @@ class Shares:
         return shares
 
     def tokens(self) -> Sequence[float]:
-        """Expected tokens of a block by the number of its guesses, from none: 1 + sum over slots of the chance that all guesses up to it stand."""
+        """Expected tokens of a block by the number of its guesses, from none: 1 + sum over slots of the chance that all
+        guesses up to it stand.
+        """
         if self._tokens is None:
             self._tokens = [1.0]
             stands = 1.0
@@ -80,7 +91,9 @@ class Shares:
 
 
 class Costs:
-    """Seconds of a call by its width: of the cheaper ones of late, since a crowded machine adds to some calls and takes from none."""
+    """Seconds of a call by its width: of the cheaper ones of late, since a crowded machine adds to some calls and takes
+    from none.
+    """
 
     def __init__(self, certain: Mapping[int, float] | None = None) -> None:
         """`certain` are seconds that need no measuring."""
@@ -115,11 +128,16 @@ class Costs:
             self._doubtful[width] = self._calls
         else:
             self._doubtful.pop(width, None)
-        for stale in [it for it, last in self._doubtful.items() if self._calls - last > _STALE and len(self._known) > 1]:
+        for stale in [
+            it for it, last in self._doubtful.items() if self._calls - last > _STALE and len(self._known) > 1
+        ]:
             del self._doubtful[stale], self._recent[stale], self._known[stale]
 
     def of(self, width: int) -> float:
-        """Seconds of a call, for a width that never ran from a line through the nearest that did. Raises `ValueError` before the first call."""
+        """Seconds of a call, for a width that never ran from a line through the nearest that did.
+
+        Raises `ValueError` before the first call.
+        """
         if width in self._known:
             return self._known[width]
         if width not in self._guessed:

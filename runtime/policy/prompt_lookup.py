@@ -1,14 +1,16 @@
 """Guesses without a model: the text goes on as it did the last time it read like this.
 
-An index of every run of up to three tokens and of what came after it, over prompt and answer (Saxena, "Prompt Lookup Decoding", 2023). It grows with
-the answer and is never searched: a token costs three dictionary entries, whatever the length of the text.
+An index of every run of up to three tokens and of what came after it, over prompt and answer (Saxena, "Prompt Lookup
+Decoding", 2023). It grows with the answer and is never searched: a token costs three dictionary entries, whatever the
+length of the text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-# Measured on the prompt suites: longer runs find nothing better, and leaving out the shortest loses a fifth of what is found.
+# Measured on the prompt suites: longer runs find nothing better, and leaving out the shortest loses a fifth of what is
+# found.
 _LENGTHS = (3, 2, 1)
 _BITS = 32
 _MASKS = tuple((1 << _BITS * length) - 1 for length in _LENGTHS)
@@ -43,7 +45,9 @@ class Lookup:
                 after[run] = following
 
     def match(self) -> int:
-        """How many tokens at the end of the text, up to `LONGEST`, also stand before the guess: 0 where there is none."""
+        """How many tokens at the end of the text, up to `LONGEST`, also stand before the guess: 0 where there is
+        none.
+        """
         if self._source is None:
             return 0
         tokens, length = self._tokens, 0

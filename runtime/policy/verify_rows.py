@@ -1,4 +1,6 @@
-"""Drafted blocks whose drafter says how sure it is: which rows of one to verify, and what blocks gave of late by the width they were drafted at."""
+"""Drafted blocks whose drafter says how sure it is: which rows of one to verify, and what blocks gave of late by the
+width they were drafted at.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,16 @@ Chance = Callable[[int], float]
 class Blocks:
     """Running means of tokens and rows. False while there was no block.
 
-    A block may be drafted wider than it is worth verifying: which of its rows are shows only in what the drafter says of them.
+    A block may be drafted wider than it is worth verifying: which of its rows are shows only in what the drafter says
+    of them.
     """
 
     def __init__(self, widths: Sequence[int]) -> None:
         """`widths`, in order, are those that blocks are drafted and verified at."""
         self._widths, self._confidence = widths, Confidence()
         self._said, self._block = list[float](), list[tuple[int, int, float]]()
-        """of the block that is being verified: what the drafter said of its proposals, as far as it was asked, and by width, had it been drafted as wide,
-        how many rows were best and the tokens that they promised"""
+        """of the block that is being verified: what the drafter said of its proposals, as far as it was asked, and by
+        width, had it been drafted as wide, how many rows were best and the tokens that they promised"""
         self._weight = 0.0
         self._tokens = dict.fromkeys(widths, 0.0)
         self._rows: dict[int, dict[int, float]] = {width: {} for width in widths}
@@ -42,19 +45,27 @@ class Blocks:
             self._scale(_BEFORE / self._weight)
 
     def narrow(self, drafted: int, chance: Chance, prices: Sequence[float]) -> int:
-        """How many rows of a block of `drafted` rows, one of the widths, to verify: those whose expected tokens are most beyond their price.
+        """How many rows of a block of `drafted` rows, one of the widths, to verify: those whose expected tokens are
+        most beyond their price.
 
-        `prices`, in tokens, are of all widths, in order; those beyond `drafted` serve to say what a wider draft would have been worth. `chance` is asked
-        for slots that a choice could pay for, no others. Raises `ValueError` for another number of prices.
+        `prices`, in tokens, are of all widths, in order; those beyond `drafted` serve to say what a wider draft would
+        have been worth. `chance` is asked for slots that a choice could pay for, no others. Raises `ValueError` for
+        another number of prices.
         """
         self._said, self._block = [], []
         # Of the slots seen so far: expected tokens, the chance that all stand, that of the last, and their number.
         tokens, stands, share, slots = 1.0, 1.0, 1.0, 0
-        # Of the best choice so far: tokens beyond its price, rows and tokens; and the rows of the best one that was drafted.
+        # Of the best choice so far: tokens beyond its price, rows and tokens; and the rows of the best one that was
+        # drafted.
         most, rows, promised, chosen = -inf, drafted, 0.0, drafted
         for width, price in zip(self._widths, prices, strict=True):
             # Even if all that follow were certain to stand: in this choice, or in the widest.
-            if max(stands * (width - slots) - price, stands * (self._widths[-1] - slots) - prices[-1]) + tokens - stands > most:
+            if (
+                max(stands * (width - slots) - price, stands * (self._widths[-1] - slots) - prices[-1])
+                + tokens
+                - stands
+                > most
+            ):
                 while slots < width - 1:
                     if slots < drafted - 1:
                         self._said.append(said := chance(slots))
@@ -70,7 +81,8 @@ class Blocks:
         return chosen
 
     def note(self, verified: int, accepted: int) -> None:
-        """Of the block that was narrowed last so many rows were `verified` and so many proposals `accepted`. Does nothing where none was.
+        """Of the block that was narrowed last so many rows were `verified` and so many proposals `accepted`. Does
+        nothing where none was.
 
         What a block promised counts half and what came of it half: the one varies less, the other is the truth.
         """
@@ -88,11 +100,17 @@ class Blocks:
         self._said, self._block = [], []
 
     def tokens(self, width: int) -> float:
-        """Expected tokens of a block drafted `width` wide. Raises `KeyError` for no width of these, `ZeroDivisionError` before the first block."""
+        """Expected tokens of a block drafted `width` wide.
+
+        Raises `KeyError` for no width of these, `ZeroDivisionError` before the first block.
+        """
         return self._tokens[width] / self._weight
 
     def mean(self, width: int, cost: Callable[[int], float]) -> float:
-        """Mean of `cost`, a function of rows, over the rows of such blocks that were worth verifying. Raises as `tokens` does."""
+        """Mean of `cost`, a function of rows, over the rows of such blocks that were worth verifying.
+
+        Raises as `tokens` does.
+        """
         return sum(weight * cost(rows) for rows, weight in self._rows[width].items()) / self._weight
 
     def _scale(self, by: float) -> None:

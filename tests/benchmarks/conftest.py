@@ -1,4 +1,6 @@
-"""Importing this first lets tests in this folder import `peer` of the benchmarks, and `tiny` of the runtime's tests, by name."""
+"""Importing this first lets tests in this folder import `peer` of the benchmarks, and `tiny` of the runtime's tests, by
+name.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,9 @@ def target(tmp_path_factory):
 def bundles(target, tmp_path_factory):
     folder = tmp_path_factory.mktemp("bundles")
     drafter = models.write_drafter(folder / "drafter", target)
-    return [build(target, drafter, folder / name, BuildOptions(precision=name, context=96)) for name in ("fp32", "int4")]
+    return [
+        build(target, drafter, folder / name, BuildOptions(precision=name, context=96)) for name in ("fp32", "int4")
+    ]
 
 
 def test_fewer_bits_are_further_from_the_weights(target, bundles, tmp_path, capsys):

@@ -1,4 +1,6 @@
-"""The comparison with other engines: the script itself on a tiny bundle and engines made up for it, and its figures worked out by hand."""
+"""The comparison with other engines: the script itself on a tiny bundle and engines made up for it, and its figures
+worked out by hand.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,13 @@ TOKENS = 12
 
 def turn(engine, question, count, tokens, seconds, **own):
     suite = QUESTIONS[question].suite
-    return Turn(engine, suite, question, count, Answer(tuple(tokens), first_seconds=0.25, decode_seconds=seconds, cpu_seconds=2 * seconds, own=own))
+    return Turn(
+        engine,
+        suite,
+        question,
+        count,
+        Answer(tuple(tokens), first_seconds=0.25, decode_seconds=seconds, cpu_seconds=2 * seconds, own=own),
+    )
 
 
 # Two answers of 4 and 3 tokens: 3 and 2 are decoded.
@@ -88,7 +96,9 @@ class Replayed:
 
 def test_nobody_is_asked_past_the_end_of_a_bundles_answer():
     short, long = Replayed("short", range(10), []), Replayed("long", range(100, 130), [])
-    assert plan([long, short], [("code", [[1], [2]])], 20) == [Question("code", (word,), tuple(range(100, 110))) for word in (1, 2)]
+    assert plan([long, short], [("code", [[1], [2]])], 20) == [
+        Question("code", (word,), tuple(range(100, 110))) for word in (1, 2)
+    ]
     assert plan([long], [("code", [[1]])], 20)[0].expected == tuple(range(100, 120))
     assert plan([Replayed("tiny", range(7), [])], [("code", [[1]])], 20) == []
 
@@ -113,9 +123,22 @@ def run(folder, *more):
     bundle = write_bundle(folder / "bundle")
     (folder / "prompts.txt").write_text("\n".join(PROMPTS))
     (folder / "model.gguf").write_bytes(b"GGUF")
-    given = ["--bundle", bundle, "--model", folder / "model.gguf", "--suite", folder / "prompts.txt", "--engines", ENGINES, "--work", folder / "work"]
+    given = [
+        "--bundle",
+        bundle,
+        "--model",
+        folder / "model.gguf",
+        "--suite",
+        folder / "prompts.txt",
+        "--engines",
+        ENGINES,
+        "--work",
+        folder / "work",
+    ]
     given += ["--threads", 1, "--new-tokens", TOKENS, "--rounds", 2, *more]
-    done = subprocess.run([sys.executable, str(SCRIPT), *(str(word) for word in given)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), *(str(word) for word in given)], capture_output=True, text=True, check=False
+    )
     return bundle, done
 
 
@@ -123,7 +146,12 @@ def test_the_script_on_engines_that_work_and_one_that_is_missing(tmp_path):
     bundle, done = run(tmp_path, "--peer", "steady", "--peer", "absent", "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert [engine["name"] for engine in document["engines"]] == ["bundle plain", "bundle DFlash", "steady once", "steady twice"]
+    assert [engine["name"] for engine in document["engines"]] == [
+        "bundle plain",
+        "bundle DFlash",
+        "steady once",
+        "steady twice",
+    ]
     assert document["engines"][2]["weights"] == "none; 1 threads; model.gguf"
     (absent,) = document["left_out"]
     assert (absent["name"], absent["missing"]) == ("absent any", True)
@@ -168,7 +196,11 @@ def test_a_bundle_that_cannot_run_ends_it(tmp_path):
 
 @pytest.mark.parametrize(
     ("more", "words"),
-    [(("--peer", "steddy"), "unknown steddy; known: absent, faulty, steady"), (("--threads", 0), "--threads"), (("--new-tokens", 7), "at least 8")],
+    [
+        (("--peer", "steddy"), "unknown steddy; known: absent, faulty, steady"),
+        (("--threads", 0), "--threads"),
+        (("--new-tokens", 7), "at least 8"),
+    ],
 )
 def test_wrong_options_are_refused(tmp_path, more, words):
     _, done = run(tmp_path, *more)

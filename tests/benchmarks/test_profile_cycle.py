@@ -1,4 +1,6 @@
-"""The profile of a cycle on a bundle of a few kilobytes: every role and width is there, and the engines are as they were."""
+"""The profile of a cycle on a bundle of a few kilobytes: every role and width is there, and the engines are as they
+were.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,11 @@ from dflash_compile.runtime import load
 
 def test_every_role_and_the_host(tmp_path, monkeypatch, capsys):
     bundle = write_bundle(tmp_path / "bundle")
-    monkeypatch.setattr(sys, "argv", ["profile_cycle.py", str(bundle), str(bundle), "--position", "70", "--rounds", "2", "--tokens", "8", "--json"])
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        ["profile_cycle.py", str(bundle), str(bundle), "--position", "70", "--rounds", "2", "--tokens", "8", "--json"],
+    )
     assert profile_cycle.main() == 0
     first, second = json.loads(capsys.readouterr().out)
     widths = range(2, BLOCK + 1)

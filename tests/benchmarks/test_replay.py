@@ -1,4 +1,6 @@
-"""The replay on a bundle of a few kilobytes: what it decodes again is what the session did, and its clock counts nothing but the prices."""
+"""The replay on a bundle of a few kilobytes: what it decodes again is what the session did, and its clock counts
+nothing but the prices.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def test_it_records_what_the_session_does(bundle, recording):
 
 def test_it_records_what_the_drafter_says_of_its_proposals(bundle, recording):
     answer = recording.answers[0]
-    assert [[len(said) for said in place] for place in answer.chances] == [list(range(1, BLOCK))] * len(answer.proposals)
+    assert [[len(said) for said in place] for place in answer.chances] == [list(range(1, BLOCK))] * len(
+        answer.proposals
+    )
     with load(bundle, threads=1) as session:
         list(session.tokens(PROMPTS[0], max_new_tokens=1))
         drafter = session._engines.drafter
@@ -53,9 +57,16 @@ def test_it_records_what_the_drafter_says_of_its_proposals(bundle, recording):
 
 def told(recording, said, way):
     """Seconds of all answers with a drafter that costs nothing and gives every proposal the chance `said`."""
-    prices = msgspec.structs.replace(recording.prices, draft=dict.fromkeys(recording.prices.draft, 0.0), inject=dict.fromkeys(recording.prices.inject, 0.0))
+    prices = msgspec.structs.replace(
+        recording.prices,
+        draft=dict.fromkeys(recording.prices.draft, 0.0),
+        inject=dict.fromkeys(recording.prices.inject, 0.0),
+    )
     free = msgspec.structs.replace(recording, prices=prices)
-    answers = [msgspec.structs.replace(it, chances=[[[said] * len(row) for row in place] for place in it.chances]) for it in recording.answers]
+    answers = [
+        msgspec.structs.replace(it, chances=[[[said] * len(row) for row in place] for place in it.chances])
+        for it in recording.answers
+    ]
     return [decode(free, it, way, way.controller(free)).seconds for it in answers]
 
 
@@ -88,7 +99,11 @@ def test_time_is_made_of_prices(recording):
         whole = decode(recording, answer, Way(drafter=True), FixedWidth(BLOCK))
         cycles = whole.cycles[f"draft {BLOCK}"]
         least = recording.prices.verify[BLOCK] + recording.prices.draft[BLOCK] + recording.prices.hosted(True, False)
-        assert cycles * least < whole.seconds < cycles * (least + recording.prices.injected(BLOCK) + recording.prices.inject[1])
+        assert (
+            cycles * least
+            < whole.seconds
+            < cycles * (least + recording.prices.injected(BLOCK) + recording.prices.inject[1])
+        )
         assert whole.saved[f"draft {BLOCK}"] < 0 or cycles < answer.length - 1
 
 
@@ -101,7 +116,9 @@ def test_a_saved_recording_gives_the_same_and_needs_no_bundle(recording, tmp_pat
         assert replay.main([str(tmp_path / "no bundle"), "--recording", str(file), "--worst", "2", "--json"]) == 0
         told.append(json.loads(capsys.readouterr().out))
     assert told[0] == told[1]
-    assert {(row["way"], row["session"], row["suite"]) for row in told[0]["rows"]} == {(way, side, "tiny") for way in replay.WAYS for side in ("one", "each")}
+    assert {(row["way"], row["session"], row["suite"]) for row in told[0]["rows"]} == {
+        (way, side, "tiny") for way in replay.WAYS for side in ("one", "each")
+    }
     assert [it["session"] for it in told[0]["worst"]] == ["one", "one", "each", "each"]
     assert all(row["worst"] <= row["quartiles"][0] <= row["quartiles"][2] for row in told[0]["rows"])
 
@@ -109,7 +126,18 @@ def test_a_saved_recording_gives_the_same_and_needs_no_bundle(recording, tmp_pat
 def test_it_records_a_bundle_once(bundle, tmp_path, capsys):
     prompts, file = tmp_path / "mine.txt", tmp_path / "recording.json"
     prompts.write_text("abc\n", encoding="utf-8")
-    words = [str(bundle), "--suite", str(prompts), "--max-new-tokens", "8", "--rounds", "2", "--recording", str(file), "--json"]
+    words = [
+        str(bundle),
+        "--suite",
+        str(prompts),
+        "--max-new-tokens",
+        "8",
+        "--rounds",
+        "2",
+        "--recording",
+        str(file),
+        "--json",
+    ]
     assert replay.main(words) == 0
     before, kept = capsys.readouterr().out, file.read_bytes()
     assert replay.main(words) == 0

@@ -1,4 +1,6 @@
-"""`adapt` on a tiny pair: an engine's own answers are learned from, and what does not belong together is refused before that."""
+"""`adapt` on a tiny pair: an engine's own answers are learned from, and what does not belong together is refused before
+that.
+"""
 
 from __future__ import annotations
 
@@ -36,12 +38,21 @@ def test_it_learns_from_the_engine_and_keeps_what_the_drafter_is(cli, folder, tm
     assert len(result["by_position"]) == len(result["by_position_before"]) == 3
     header = json.loads((tmp_path / "adapted.work" / "features" / "store.json").read_text())
     manifest = json.loads((folder / "bundle" / "manifest.json").read_text())
-    assert f"int4 {manifest['files']['target/target.onnx.data'][:16]}" in header["target"], "features of an engine are of that engine"
+    assert f"int4 {manifest['files']['target/target.onnx.data'][:16]}" in header["target"], (
+        "features of an engine are of that engine"
+    )
     assert "those of the compiled target int4" in (out / "README.md").read_text()
     before, after = open_drafter(folder / "drafter"), open_drafter(out)
     assert after.vocabulary == before.vocabulary
-    assert (after.spec.taps, after.spec.block, after.spec.mask_id) == (before.spec.taps, before.spec.block, before.spec.mask_id)
-    assert not torch.equal(load_file(out / "model.safetensors")["fc.weight"].float(), load_file(folder / "drafter" / "model.safetensors")["fc.weight"].float())
+    assert (after.spec.taps, after.spec.block, after.spec.mask_id) == (
+        before.spec.taps,
+        before.spec.block,
+        before.spec.mask_id,
+    )
+    assert not torch.equal(
+        load_file(out / "model.safetensors")["fc.weight"].float(),
+        load_file(folder / "drafter" / "model.safetensors")["fc.weight"].float(),
+    )
     again = cli("adapt", *paths, "-o", str(out), *SHORT, "--steps", "2", "--force", "--json").document
     assert again["steps"] == 0
     assert (again["tau_before"], again["tau"]) == (result["tau_before"], result["tau"])
@@ -59,7 +70,10 @@ def test_threads_are_those_of_training_and_of_the_engine(command, cli, folder, t
 
     monkeypatch.setattr(recipe, "train", watched)
     bundle, target, drafter = (str(folder / name) for name in ("bundle", "target", "drafter"))
-    asked = {"adapt": [bundle, target, drafter], "train": [target, "--from", drafter, "--engine", bundle, "--text-tokens", "0"]}[command]
+    asked = {
+        "adapt": [bundle, target, drafter],
+        "train": [target, "--from", drafter, "--engine", bundle, "--text-tokens", "0"],
+    }[command]
     chosen = before + 1
     assert cli(command, *asked, "-o", str(tmp_path / "out"), *SHORT, "--steps", "1", "--threads", str(chosen)).code == 0
     assert seen == [(chosen, chosen)]
@@ -70,8 +84,14 @@ def test_what_does_not_belong_together_is_refused(cli, folder, tmp_path):
     other = models.write_target(tmp_path / "target", max_position_embeddings=512, seed=3)
     wrong_taps = models.write_drafter(tmp_path / "drafter", folder / "target", taps=(0, 1), block=4)
     bundle, target, drafter = (str(folder / name) for name in ("bundle", "target", "drafter"))
-    assert "only a drafter" in cli("adapt", "nowhere", target, drafter, "-o", str(folder), "--force").err, "the output is looked at first"
-    cases = [((bundle, str(other), drafter), "hashes"), ((bundle, target, str(wrong_taps)), "layers"), ((target, target, drafter), "bundle")]
+    assert "only a drafter" in cli("adapt", "nowhere", target, drafter, "-o", str(folder), "--force").err, (
+        "the output is looked at first"
+    )
+    cases = [
+        ((bundle, str(other), drafter), "hashes"),
+        ((bundle, target, str(wrong_taps)), "layers"),
+        ((target, target, drafter), "bundle"),
+    ]
     for paths, says in cases:
         result = cli("adapt", *paths, "-o", str(tmp_path / "out"), *SHORT)
         assert result.code in (2, 3)

@@ -47,7 +47,11 @@ def test_the_document_is_what_the_schema_says(bench):
     document, schema = result.document, json.loads(bench_schema())
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(document, schema)
-    for broken in ({**document, "surprise": 1}, {**document, "suites": [{}]}, {name: value for name, value in document.items() if name != "schema"}):
+    for broken in (
+        {**document, "surprise": 1},
+        {**document, "suites": [{}]},
+        {name: value for name, value in document.items() if name != "schema"},
+    ):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(broken, schema)
     suite = document["suites"][0]

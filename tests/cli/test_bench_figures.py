@@ -69,14 +69,40 @@ def test_tau_and_acceptance_of_whole_blocks(right, tau, acceptance):
 
 def test_an_answer_of_one_token_has_no_speed():
     record, _ = measured(lambda position: True, most=1)
-    assert (record.tokens, record.tau, record.acceptance, record.speedup, record.answer_speedup, record.worst_speedup) == (1, 0, [], 0, None, None)
+    assert (
+        record.tokens,
+        record.tau,
+        record.acceptance,
+        record.speedup,
+        record.answer_speedup,
+        record.worst_speedup,
+    ) == (1, 0, [], 0, None, None)
 
 
-def made_up(decode, *, seconds=(), first=0.25, latency=None, prompt=(), cycles=4, drafted=4, tokens=(1, 2, 3, 4, 5), prompt_tokens=7) -> Run:
+def made_up(
+    decode,
+    *,
+    seconds=(),
+    first=0.25,
+    latency=None,
+    prompt=(),
+    cycles=4,
+    drafted=4,
+    tokens=(1, 2, 3, 4, 5),
+    prompt_tokens=7,
+) -> Run:
     """A run with the times of a test; `prompt` and `seconds` are of the two phases by role."""
-    common = {"prompt_tokens": prompt_tokens, "offered_at": (drafted,), "accepted_at": (0,), "prefill_seconds": 0.2, "finish": None}
+    common = {
+        "prompt_tokens": prompt_tokens,
+        "offered_at": (drafted,),
+        "accepted_at": (0,),
+        "prefill_seconds": 0.2,
+        "finish": None,
+    }
     begun = Statistics(tokens=1, cycles=0, decode_seconds=0.0, seconds=dict(prompt), **common)
-    total = {role: dict(prompt).get(role, 0.0) + dict(seconds).get(role, 0.0) for role in {*dict(prompt), *dict(seconds)}}
+    total = {
+        role: dict(prompt).get(role, 0.0) + dict(seconds).get(role, 0.0) for role in {*dict(prompt), *dict(seconds)}
+    }
     ended = Statistics(tokens=len(tokens), cycles=cycles, decode_seconds=decode, seconds=total, **common)
     return Run(tokens, "text", first, latency if latency is not None else first + decode, begun, ended)
 
@@ -97,19 +123,32 @@ def test_speeds_are_of_median_times_and_spreads_of_single_answers():
 
 def test_the_worst_prompt_is_told_by_its_median_times():
     def answers(*drafted: float) -> Answers:
-        runs = {BLOCKS: (made_up(2.0),) * 3, DFLASH: tuple(made_up(seconds) for seconds in drafted), BASELINE: tuple(made_up(2.0) for _ in drafted)}
+        runs = {
+            BLOCKS: (made_up(2.0),) * 3,
+            DFLASH: tuple(made_up(seconds) for seconds in drafted),
+            BASELINE: tuple(made_up(2.0) for _ in drafted),
+        }
         return Answers(runs)
 
-    record = suite_record("made up", [answers(1.0, 1.0, 1.0), answers(2.5, 2.0, 40.0), answers(1.6, 1.6, 1.6)], 3, NO_MEMORY)
+    record = suite_record(
+        "made up", [answers(1.0, 1.0, 1.0), answers(2.5, 2.0, 40.0), answers(1.6, 1.6, 1.6)], 3, NO_MEMORY
+    )
     assert record.worst_speedup == 2.0 / 2.5
 
 
 def test_roles_are_of_decoding_and_the_prompt_stands_apart():
     drafted = made_up(
-        1.0, prompt={"prefill": 3.0, "inject": 0.5}, seconds={"inject": 0.125, "draft": 0.25, "verify": 0.5}, tokens=(1, 2, 3, 4, 5), cycles=2, drafted=2
+        1.0,
+        prompt={"prefill": 3.0, "inject": 0.5},
+        seconds={"inject": 0.125, "draft": 0.25, "verify": 0.5},
+        tokens=(1, 2, 3, 4, 5),
+        cycles=2,
+        drafted=2,
     )
     plain = made_up(2.0, prompt={"prefill": 3.0}, seconds={"decode": 1.0})
-    record = suite_record("roles", [Answers({BLOCKS: (drafted,), DFLASH: (drafted,), BASELINE: (plain,)})], 1, NO_MEMORY)
+    record = suite_record(
+        "roles", [Answers({BLOCKS: (drafted,), DFLASH: (drafted,), BASELINE: (plain,)})], 1, NO_MEMORY
+    )
     assert record.sides[DFLASH].role_ms_per_token == {"inject": 31.25, "draft": 62.5, "verify": 125.0, "host": 31.25}
     assert record.sides[DFLASH].host_ms_per_cycle == 62.5
     assert {role: it.median for role, it in record.sides[DFLASH].prompt_ms.items()} == {"prefill": 3000, "inject": 500}
@@ -119,7 +158,9 @@ def test_roles_are_of_decoding_and_the_prompt_stands_apart():
 def test_tokens_that_were_looked_up_are_of_the_session_that_chooses():
     looked, other = made_up(1.0), made_up(1.0)
     looked = replace(looked, statistics=replace(looked.statistics, looked_up=3, looked_up_accepted=1))
-    record = suite_record("looked up", [Answers({BLOCKS: (other,), DFLASH: (looked,), BASELINE: (other,)})], 1, NO_MEMORY)
+    record = suite_record(
+        "looked up", [Answers({BLOCKS: (other,), DFLASH: (looked,), BASELINE: (other,)})], 1, NO_MEMORY
+    )
     assert record.looked_up == 1 / 4
 
 
@@ -129,7 +170,9 @@ def test_the_typical_run_is_the_one_in_the_middle():
     assert Answers({DFLASH: several[:3]}).typical(DFLASH).decode_seconds == 3.0
 
 
-@pytest.mark.parametrize(("values", "wanted"), [([4.0], (4, 4, 4)), ([1.0, 2.0], (1.25, 1.5, 1.75)), ([5.0, 1.0, 3.0, 2.0, 4.0], (2, 3, 4))])
+@pytest.mark.parametrize(
+    ("values", "wanted"), [([4.0], (4, 4, 4)), ([1.0, 2.0], (1.25, 1.5, 1.75)), ([5.0, 1.0, 3.0, 2.0, 4.0], (2, 3, 4))]
+)
 def test_quartiles(values, wanted):
     lower, middle, upper = wanted
     assert quartiles(values) == spread(values) == SpreadRecord(lower=lower, median=middle, upper=upper)
@@ -139,7 +182,9 @@ def test_quartiles(values, wanted):
 def test_tau_needed_follows_from_what_cycles_cost():
     # A cycle of the width 2: 10 of draft, 25 of verify, 5 of host, and 15 of inject in all but the first of 4 cycles.
     wide = made_up(0.205, seconds={"inject": 0.045, "draft": 0.04, "verify": 0.1}, cycles=4, drafted=4)
-    record = context_record(32, [2], Answers({DFLASH: (wide,), "block 2": (wide,), BASELINE: (made_up(0.08, cycles=4, drafted=0),)}), 2)
+    record = context_record(
+        32, [2], Answers({DFLASH: (wide,), "block 2": (wide,), BASELINE: (made_up(0.08, cycles=4, drafted=0),)}), 2
+    )
     width = record.widths[0]
     assert width.role_ms == pytest.approx({"inject": 15, "draft": 10, "verify": 25, "host": 5})
     assert record.baseline_token_ms == pytest.approx(20)
@@ -149,7 +194,10 @@ def test_tau_needed_follows_from_what_cycles_cost():
 
 def test_sides_take_turns_forth_and_back_after_a_warm_up_of_all():
     calls = []
-    sides = {name: SimpleNamespace(run=lambda prompt, most, name=name: calls.append((name, prompt, most)) or made_up(1.0)) for name in "abc"}
+    sides = {
+        name: SimpleNamespace(run=lambda prompt, most, name=name: calls.append((name, prompt, most)) or made_up(1.0))
+        for name in "abc"
+    }
     warm_up(sides, "p")
     ticks = []
     answers = take_turns(sides, "p", 9, 3, lambda: ticks.append(len(calls)))

@@ -36,7 +36,9 @@ class FakeSession:
         turn = self.calls.count((prompt, side))
         self.calls.append((prompt, side))
         times = self.seconds.get(side, [1.0])
-        self.statistics = SimpleNamespace(decode_seconds=times[turn % len(times)], cycles={"blocks": 2, "default": 3, "plain": 4}[side])
+        self.statistics = SimpleNamespace(
+            decode_seconds=times[turn % len(times)], cycles={"blocks": 2, "default": 3, "plain": 4}[side]
+        )
         for token in self.answers.get((prompt, side, turn), [1, 2, 3, 4, 5])[:max_new_tokens]:
             on_token(token)
             yield f"{token} "
@@ -60,7 +62,13 @@ def test_figures_come_from_the_median_of_each_side():
     session = FakeSession(seconds={"blocks": [7.0], "default": [9.0, 1.0, 1.0, 5.0], "plain": [9.0, 3.0, 3.0, 8.0]})
     total = compare(session, FEW[:1], 8, 3, quiet).total
     assert (total.seconds, total.baseline_seconds) == (1.0, 3.0)
-    assert total.as_dict() == {"tau": 2.0, "tokens_per_second": 4.0, "baseline_tokens_per_second": 4 / 3, "speedup": 3.0, "tokens": 5}
+    assert total.as_dict() == {
+        "tau": 2.0,
+        "tokens_per_second": 4.0,
+        "baseline_tokens_per_second": 4 / 3,
+        "speedup": 3.0,
+        "tokens": 5,
+    }
 
 
 def test_totals_weigh_every_token_alike():
@@ -113,7 +121,14 @@ def demo(cli, monkeypatch):
 def test_the_document_and_exit_code(demo, identical, code):
     result = demo(_comparison(0.5, identical), "--json")
     assert result.code == code
-    kinds = {"lossless": bool, "tau": float, "tokens_per_second": float, "baseline_tokens_per_second": float, "speedup": float, "tokens": int}
+    kinds = {
+        "lossless": bool,
+        "tau": float,
+        "tokens_per_second": float,
+        "baseline_tokens_per_second": float,
+        "speedup": float,
+        "tokens": int,
+    }
     assert {name: type(result.document[name]) for name in kinds} == kinds
     assert result.document["lossless"] is identical
     assert result.document == {
@@ -137,11 +152,21 @@ def _as_pattern(template: str) -> re.Pattern[str]:
 
 
 def test_prompts_are_none_the_drafter_trained_on():
-    templates = [*(text for group in training.TEMPLATES.values() for text in group), *training.DOCUMENT_TEMPLATES, *training.CODE_TEMPLATES]
+    templates = [
+        *(text for group in training.TEMPLATES.values() for text in group),
+        *training.DOCUMENT_TEMPLATES,
+        *training.CODE_TEMPLATES,
+    ]
     for prompt in PROMPTS:
         assert not [template for template in templates if _as_pattern(template).fullmatch(prompt.text)], prompt.kind
-        phrases = [phrase for slot in ("topic", "task", "skill", "animal", "product", "pair") for phrase in training.SLOTS[slot]]
-        assert not [phrase for phrase in phrases if re.search(rf"\b{re.escape(phrase)}\b", prompt.text, re.IGNORECASE)], prompt.kind
+        phrases = [
+            phrase
+            for slot in ("topic", "task", "skill", "animal", "product", "pair")
+            for phrase in training.SLOTS[slot]
+        ]
+        assert not [
+            phrase for phrase in phrases if re.search(rf"\b{re.escape(phrase)}\b", prompt.text, re.IGNORECASE)
+        ], prompt.kind
 
 
 def test_prompts_are_of_different_kinds():

@@ -21,7 +21,11 @@ HEALTHY = replace(
     demo_model=True,
 )
 NO_ENGINE = {"engine": BackendState({}, (), "pip install engine-lib")}
-CONFLICT = {"engine": BackendState({"engine-lib": "1.0", "engine-lib-gpu": "1.0"}, ("both are installed",), "pip install engine-lib")}
+CONFLICT = {
+    "engine": BackendState(
+        {"engine-lib": "1.0", "engine-lib-gpu": "1.0"}, ("both are installed",), "pip install engine-lib"
+    )
+}
 
 
 def without(name):

@@ -34,7 +34,10 @@ def bundle(models, tmp_path_factory):
     from dflash_compile.cli.main import main
 
     path = tmp_path_factory.mktemp("bundles") / "tiny"
-    assert main(["build", *models, "-o", str(path), "--precision", "fp32", "--max-context", "128", "--block", "4", "-q"]) == 0
+    assert (
+        main(["build", *models, "-o", str(path), "--precision", "fp32", "--max-context", "128", "--block", "4", "-q"])
+        == 0
+    )
     return path
 
 
@@ -67,7 +70,21 @@ def test_int4_weights_are_rounded_for_prompts_or_for_a_text(cli, models, tmp_pat
     text.write_text("the quick brown fox jumps over the lazy dog and runs home " * 40)
     ways = {"prompts": "prompts", "again": "prompts", "text": str(text)}
     for name, given in ways.items():
-        assert cli("build", *models, "-o", str(tmp_path / name), "--precision", "int4", "--max-context", "128", "--calibrate", given).code == 0
+        assert (
+            cli(
+                "build",
+                *models,
+                "-o",
+                str(tmp_path / name),
+                "--precision",
+                "int4",
+                "--max-context",
+                "128",
+                "--calibrate",
+                given,
+            ).code
+            == 0
+        )
     manifests = {name: read_manifest(tmp_path / name) for name in ways}
     assert manifests["prompts"].files == manifests["again"].files
     assert manifests["prompts"].files["target/target.onnx.data"] != manifests["text"].files["target/target.onnx.data"]
@@ -77,9 +94,19 @@ def test_int4_weights_are_rounded_for_prompts_or_for_a_text(cli, models, tmp_pat
     assert said["text"].startswith("text ")
 
 
-@pytest.mark.parametrize(("options", "what"), [(("--precision", "int8", "--calibrate", "prompts"), "calibration at precision int8"), ((), "cannot be read")])
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [(("--precision", "int8", "--calibrate", "prompts"), "calibration at precision int8"), ((), "cannot be read")],
+)
 def test_what_cannot_be_calibrated_is_refused_before_anything_is_built(cli, models, tmp_path, options, what):
-    refused = cli("build", *models, "-o", str(tmp_path / "b"), "--json", *(options or ("--precision", "int4", "--calibrate", str(tmp_path / "none"))))
+    refused = cli(
+        "build",
+        *models,
+        "-o",
+        str(tmp_path / "b"),
+        "--json",
+        *(options or ("--precision", "int4", "--calibrate", str(tmp_path / "none"))),
+    )
     assert (refused.code, what in refused.document["what"]) == (2, True)
     assert not list(tmp_path.iterdir())
 
@@ -90,7 +117,18 @@ def test_an_int8_drafter_is_made_shown_and_built_onto_the_compiled_target(cli, m
     refused = cli("quantize", models[1], "-o", str(int8))
     assert (refused.code, "--force" in refused.err) == (2, True)
     assert _has_row(cli("inspect", str(int8)).out, "hidden", "64")
-    shared = ("build", models[0], str(int8), "-o", str(swapped), "--target-from", str(bundle), "--drafter-precision", "int4", "--precision")
+    shared = (
+        "build",
+        models[0],
+        str(int8),
+        "-o",
+        str(swapped),
+        "--target-from",
+        str(bundle),
+        "--drafter-precision",
+        "int4",
+        "--precision",
+    )
     refused = cli(*shared, "int8", "--max-context", "128", "--json")
     assert (refused.code, refused.document["why"]) == (3, "precision of the target: fp32 there, int8 here")
     assert cli(*shared, "fp32", "--max-context", "128").code == 0
@@ -109,7 +147,9 @@ def test_build_passes_on_what_it_noticed(cli, models, tmp_path):
     said = cli(*command, str(tmp_path / "one"))
     assert "note: the drafter's RoPE base is 500000" in said.err
     assert "RoPE" not in said.out
-    assert cli(*command, str(tmp_path / "two"), "--json").document["notes"] == ["the drafter's RoPE base is 500000, the target's 10000"]
+    assert cli(*command, str(tmp_path / "two"), "--json").document["notes"] == [
+        "the drafter's RoPE base is 500000, the target's 10000"
+    ]
 
 
 def test_run_gives_the_same_text_with_and_without_the_drafter(cli, bundle):
@@ -184,7 +224,15 @@ def test_a_prompt_that_is_too_long_is_a_usage_error(cli, bundle):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_build_stopped_midway_leaves_nothing(models, tmp_path, number):
-    command = [sys.executable, "-c", "from dflash_compile.cli.main import entry; entry()", "build", *models, "-o", str(tmp_path / "out" / "bundle")]
+    command = [
+        sys.executable,
+        "-c",
+        "from dflash_compile.cli.main import entry; entry()",
+        "build",
+        *models,
+        "-o",
+        str(tmp_path / "out" / "bundle"),
+    ]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     for line in process.stderr:
         if "binding" in line:
@@ -204,7 +252,9 @@ def tiny_demo(models, monkeypatch, tmp_path):
     monkeypatch.setattr(demo_bundle, "DRAFTER", drafter)
 
     def ensure(**options):
-        return demo_bundle.ensure_bundle(tmp_path / "bundle", BuildOptions(force=True, precision="fp32", **options), lambda *_: None)
+        return demo_bundle.ensure_bundle(
+            tmp_path / "bundle", BuildOptions(force=True, precision="fp32", **options), lambda *_: None
+        )
 
     return ensure, drafter, tmp_path / "bundle"
 
@@ -236,4 +286,9 @@ def test_the_real_demo_is_lossless_and_its_drafter_guesses_well(cli, tmp_path):
     assert (result.code, result.document["lossless"]) == (0, True)
     assert 1.3 <= result.document["tau"] < 8
     assert all(prompt["text"].strip() for prompt in result.document["prompts"])
-    assert cli("demo", "-o", str(tmp_path / "bundle"), "--repeats", "1", "--max-new-tokens", "2", "--json").document["built"] is False
+    assert (
+        cli("demo", "-o", str(tmp_path / "bundle"), "--repeats", "1", "--max-new-tokens", "2", "--json").document[
+            "built"
+        ]
+        is False
+    )

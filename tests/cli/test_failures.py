@@ -61,7 +61,12 @@ def test_people_read_what_where_why_and_fix(cli, failing):
     failing("raise errors.BundleError('the thing broke', where='a/file', why='it matters', fix='do this')")
     result = cli("fail")
     assert result.out == ""
-    assert result.err.splitlines() == ["error: the thing broke", "  where: a/file", "  why: it matters", "  fix: do this"]
+    assert result.err.splitlines() == [
+        "error: the thing broke",
+        "  where: a/file",
+        "  why: it matters",
+        "  fix: do this",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -118,9 +123,17 @@ def test_no_arguments_show_the_help_and_are_a_usage_error(cli):
 
 def interrupted(body, number):
     """How a command of this body ends, that prints "ready" and is interrupted then: exit code, output, errors."""
-    lines = ["import time", "from dflash_compile.cli.commands import doctor", "def slow(console):", *(f"    {line}" for line in body), "doctor.command = slow"]
+    lines = [
+        "import time",
+        "from dflash_compile.cli.commands import doctor",
+        "def slow(console):",
+        *(f"    {line}" for line in body),
+        "doctor.command = slow",
+    ]
     script = "\n".join([*lines, "from dflash_compile.cli.main import entry", "entry()"])
-    process = subprocess.Popen([sys.executable, "-c", script, "doctor"], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, "doctor"], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert process.stderr.readline() == "ready\n"
     process.send_signal(number)
     out, err = process.communicate(timeout=30)
@@ -132,10 +145,19 @@ def test_interrupt_from_outside_ends_with_130(number):
     assert interrupted(["print('ready', flush=True)", "time.sleep(60)"], number) == (130, "", "error: interrupted\n")
 
 
-@pytest.mark.parametrize("turned_into", ["raise ImportError('initialization failed') from None", "raise SystemError('w')", "raise OSError(5, 'w')", "pass"])
+@pytest.mark.parametrize(
+    "turned_into",
+    ["raise ImportError('initialization failed') from None", "raise SystemError('w')", "raise OSError(5, 'w')", "pass"],
+)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_that_a_library_hides_is_still_one(turned_into, number):
-    body = ["try:", "    print('ready', flush=True)", "    time.sleep(60)", "except BaseException:", f"    {turned_into}"]
+    body = [
+        "try:",
+        "    print('ready', flush=True)",
+        "    time.sleep(60)",
+        "except BaseException:",
+        f"    {turned_into}",
+    ]
     body += ["with console.progress() as progress:", "    progress('going on')", "    time.sleep(60)"]
     code, out, err = interrupted(body, number)
     assert (code, out) == (130, "")
@@ -143,7 +165,9 @@ def test_an_interrupt_that_a_library_hides_is_still_one(turned_into, number):
     assert "going on" not in err
 
 
-@pytest.mark.parametrize(("arguments", "code"), [("doctor", 0), ("--help", 0), ("doctor --json", 0), ("inspect /no/such --json", 2)])
+@pytest.mark.parametrize(
+    ("arguments", "code"), [("doctor", 0), ("--help", 0), ("doctor --json", 0), ("inspect /no/such --json", 2)]
+)
 def test_a_reader_that_leaves_early_changes_nothing(arguments, code):
     ended = shell(f"{PROGRAM} {arguments} 2>/dev/null | true; echo ${{PIPESTATUS[0]}}")
     assert (ended.stdout, ended.stderr) == (f"{code}\n", "")
@@ -151,7 +175,15 @@ def test_a_reader_that_leaves_early_changes_nothing(arguments, code):
 
 @pytest.mark.parametrize(
     ("redirection", "code"),
-    [("<&-", 0), (">&-", 0), ("2>&-", 0), (">/dev/full", 4), ("--json >/dev/full", 4), ("--json >/dev/full 2>/dev/full", 4), ("--no-such 2>/dev/full", 2)],
+    [
+        ("<&-", 0),
+        (">&-", 0),
+        ("2>&-", 0),
+        (">/dev/full", 4),
+        ("--json >/dev/full", 4),
+        ("--json >/dev/full 2>/dev/full", 4),
+        ("--no-such 2>/dev/full", 2),
+    ],
 )
 def test_streams_that_are_closed_or_full(redirection, code):
     ended = shell(f"{PROGRAM} doctor {redirection}; echo rc=$? >&3", "3>&1")

@@ -1,4 +1,6 @@
-"""What a bundle's pairing says beyond shapes: the tokens that a drafter proposes, and how it was trained to be asked; one bundle of both."""
+"""What a bundle's pairing says beyond shapes: the tokens that a drafter proposes, and how it was trained to be asked;
+one bundle of both.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,23 @@ def bundle(target: Path, drafter: Path, tmp_path_factory: pytest.TempPathFactory
     from dflash_compile.cli.main import main
 
     path = tmp_path_factory.mktemp("bundles") / "bundle"
-    assert main(["build", str(target), str(drafter), "-o", str(path), "--max-context", "64", "--drafter-thinking", "off", "-q"]) == 0
+    assert (
+        main(
+            [
+                "build",
+                str(target),
+                str(drafter),
+                "-o",
+                str(path),
+                "--max-context",
+                "64",
+                "--drafter-thinking",
+                "off",
+                "-q",
+            ]
+        )
+        == 0
+    )
     return path
 
 
@@ -50,11 +68,22 @@ def test_it_says_how_the_drafter_was_trained_and_run_notes_a_chat_that_asks_othe
     manifest = read_manifest(bundle)
     record = manifest.pairing.thinking
     assert record is not None
-    assert (record.variable, record.default, record.drafter, manifest.config["drafter_thinking"]) == ("enable_thinking", True, False, "off")
-    assert "switched by enable_thinking, on where that is not set; the drafter was trained with it off" in cli("inspect", str(bundle)).out
+    assert (record.variable, record.default, record.drafter, manifest.config["drafter_thinking"]) == (
+        "enable_thinking",
+        True,
+        False,
+        "off",
+    )
+    assert (
+        "switched by enable_thinking, on where that is not set; the drafter was trained with it off"
+        in cli("inspect", str(bundle)).out
+    )
     run = ("run", str(bundle), "--prompt", "the quick", "--max-new-tokens", "8")
     noted, quiet = cli(*run), cli(*run, "--chat-template-kwargs", '{"enable_thinking": false}')
-    assert (noted.code, noted.err.count("note: The drafter was trained without thinking and this chat is with thinking")) == (0, 1)
+    assert (
+        noted.code,
+        noted.err.count("note: The drafter was trained without thinking and this chat is with thinking"),
+    ) == (0, 1)
     assert (quiet.code, "thinking" in quiet.err) == (0, False)
 
 

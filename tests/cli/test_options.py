@@ -19,7 +19,19 @@ def config(tmp_path):
     return write
 
 
-@pytest.mark.parametrize("given", [(), (FILE,), (ENVIRONMENT,), (FLAG,), (FILE, ENVIRONMENT), (FILE, FLAG), (ENVIRONMENT, FLAG), (FILE, ENVIRONMENT, FLAG)])
+@pytest.mark.parametrize(
+    "given",
+    [
+        (),
+        (FILE,),
+        (ENVIRONMENT,),
+        (FLAG,),
+        (FILE, ENVIRONMENT),
+        (FILE, FLAG),
+        (ENVIRONMENT, FLAG),
+        (FILE, ENVIRONMENT, FLAG),
+    ],
+)
 def test_flag_beats_environment_beats_file_beats_default(cli, echo, config, monkeypatch, given):
     arguments = ["echo", "--json"]
     if FILE in given:
@@ -32,8 +44,18 @@ def test_flag_beats_environment_beats_file_beats_default(cli, echo, config, monk
 
 
 def test_a_file_may_hold_every_kind_of_value_and_both_spellings(cli, echo, config):
-    document = cli("echo", "--config", config('[echo]\nmax-size = 7\nflag = false\nmany = ["a", "b"]\njson = true\n[doctor]\nquiet = true')).document
-    assert document == {"schema": "dflash-compile.echo/1", "word": "default", "max_size": 7, "flag": False, "many": ["a", "b"]}
+    document = cli(
+        "echo",
+        "--config",
+        config('[echo]\nmax-size = 7\nflag = false\nmany = ["a", "b"]\njson = true\n[doctor]\nquiet = true'),
+    ).document
+    assert document == {
+        "schema": "dflash-compile.echo/1",
+        "word": "default",
+        "max_size": 7,
+        "flag": False,
+        "many": ["a", "b"],
+    }
     assert cli("echo", "--json", "-c", config("[echo]\nmax_size = 8")).document["max_size"] == 8
 
 

@@ -24,7 +24,14 @@ def test_the_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert totals["fp32", 8192]["fits"] is False
     assert totals["int8", 131072]["bytes"] is None, "past what the model addresses"
     weights, needs = document["weights"][0], document["contexts"][0]
-    parts = weights["target"] + weights["drafter"] + needs["target_cache"] + needs["drafter_cache"] + needs["tables"] + document["buffers"]
+    parts = (
+        weights["target"]
+        + weights["drafter"]
+        + needs["target_cache"]
+        + needs["drafter_cache"]
+        + needs["tables"]
+        + document["buffers"]
+    )
     assert totals["int8", 8192]["bytes"] == parts + (1 << 29)
 
 
@@ -36,7 +43,9 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "inject" not in out
 
 
-@pytest.mark.parametrize("options", [["--context", "many"], ["--context", "8192,-1"], ["--memory", "a lot"], ["--memory", "24"]])
+@pytest.mark.parametrize(
+    "options", [["--context", "many"], ["--context", "8192,-1"], ["--memory", "a lot"], ["--memory", "24"]]
+)
 def test_wrong_options(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", QWEN[0], *options]) == ExitCode.USAGE
     assert options[0] in capsys.readouterr().err

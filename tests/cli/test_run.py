@@ -61,17 +61,30 @@ def test_text_streams_to_standard_output_and_figures_to_standard_error(cli, reco
     result = cli("run", "some/bundle", "--prompt", "Hi")
     assert (result.code, result.out) == (0, "Hello\n")
     assert "note: this machine is a test" in result.err
-    assert "9 tokens, 4.0 tokens/s after 500 ms of prefill, τ 2.00 tokens per drafted cycle, 4 of 4 cycles drafted, ended by eos" in result.err
+    assert (
+        "9 tokens, 4.0 tokens/s after 500 ms of prefill, τ 2.00 tokens per drafted cycle, 4 of 4 cycles drafted, ended"
+        " by eos" in result.err
+    )
     assert "[decoding plainly: for a test]" in result.err
     assert record["closed"]
 
 
 def test_what_was_looked_up_is_told_apart(cli, record, monkeypatch):
-    monkeypatch.setattr(FakeSession, "statistics", replace(STATISTICS, cycles=6, undrafted_tokens=3, looked_up=4, looked_up_accepted=1))
+    monkeypatch.setattr(
+        FakeSession, "statistics", replace(STATISTICS, cycles=6, undrafted_tokens=3, looked_up=4, looked_up_accepted=1)
+    )
     result = cli("run", "some/bundle", "--prompt", "Hi", "--json")
-    assert "τ 1.25 tokens per drafted cycle, 4 of 6 cycles drafted, 1 of 4 looked-up tokens right, ended by eos" in result.err
+    assert (
+        "τ 1.25 tokens per drafted cycle, 4 of 6 cycles drafted, 1 of 4 looked-up tokens right, ended by eos"
+        in result.err
+    )
     figures = result.document["statistics"]
-    assert (figures["tau"], figures["undrafted_tau"], figures["looked_up"], figures["looked_up_accepted"]) == (1.25, 1.5, 4, 1)
+    assert (figures["tau"], figures["undrafted_tau"], figures["looked_up"], figures["looked_up_accepted"]) == (
+        1.25,
+        1.5,
+        4,
+        1,
+    )
 
 
 def test_quiet_leaves_only_the_text(cli, record):
@@ -91,12 +104,27 @@ def test_json_is_one_document_with_text_and_statistics(cli, record):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], {"prompt": "Hi", "draft": True, "lookup": None, "raw": False, "stop": (), "max_new_tokens": 512, "provider": "cpu", "threads": None}),
+        (
+            [],
+            {
+                "prompt": "Hi",
+                "draft": True,
+                "lookup": None,
+                "raw": False,
+                "stop": (),
+                "max_new_tokens": 512,
+                "provider": "cpu",
+                "threads": None,
+            },
+        ),
         (["--no-draft", "--raw", "--max-new-tokens", "3"], {"draft": False, "raw": True, "max_new_tokens": 3}),
         (["--no-draft", "--lookup"], {"draft": False, "lookup": True}),
         (["--no-lookup"], {"draft": True, "lookup": False}),
         (["--stop", "a", "--stop", "b"], {"stop": ["a", "b"]}),
-        (["--system", "Be brief."], {"prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]}),
+        (
+            ["--system", "Be brief."],
+            {"prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]},
+        ),
         (["--provider", "cuda", "--threads", "2"], {"provider": "cuda", "threads": 2}),
     ],
 )
@@ -118,7 +146,9 @@ def test_standard_input_that_is_no_utf8_is_a_usage_error(cli, record, monkeypatc
     assert (result.code, result.document["where"], record) == (2, "standard input", {})
 
 
-@pytest.mark.parametrize("arguments", [["--system", "x", "--raw"], ["--provider", "tpu"], ["--max-new-tokens", "0"], ["--threads", "0"]])
+@pytest.mark.parametrize(
+    "arguments", [["--system", "x", "--raw"], ["--provider", "tpu"], ["--max-new-tokens", "0"], ["--threads", "0"]]
+)
 def test_options_that_cannot_work_are_usage_errors(cli, record, arguments):
     assert cli("run", "some/bundle", "--prompt", "Hi", *arguments).code == 2
     assert record == {}
@@ -145,5 +175,11 @@ def test_what_is_unusual_about_the_prompt_is_noted_before_the_text(cli, record, 
 
     monkeypatch.setattr(FakeSession, "generate", generate)
     result = cli("run", "some/bundle", "--prompt", "Hi")
-    assert [line for line in result.err.splitlines() if line.startswith("note: ")] == ["note: this machine is a test", "note: the other mode"]
-    assert cli("run", "some/bundle", "--prompt", "Hi", "--json").document["notes"] == ["this machine is a test", "the other mode"]
+    assert [line for line in result.err.splitlines() if line.startswith("note: ")] == [
+        "note: this machine is a test",
+        "note: the other mode",
+    ]
+    assert cli("run", "some/bundle", "--prompt", "Hi", "--json").document["notes"] == [
+        "this machine is a test",
+        "the other mode",
+    ]

@@ -11,7 +11,20 @@ import pytest
 from dflash_compile.cli.commands import train
 from dflash_compile.train.options import TrainOptions
 
-SHORT = ["--response-tokens", "300", "--response-limit", "16", "--text-tokens", "0", "--held-out", "4", "--sequences", "2", "--anchors", "4"]
+SHORT = [
+    "--response-tokens",
+    "300",
+    "--response-limit",
+    "16",
+    "--text-tokens",
+    "0",
+    "--held-out",
+    "4",
+    "--sequences",
+    "2",
+    "--anchors",
+    "4",
+]
 SHAPE = ["--layers", "1", "--block", "4", "--taps", "0,2", "--loss-vocabulary", "64"]
 LEFT_TO_THE_RECIPE = {"warm_up", "clip", "weight_decay", "full_share", "checkpoint_seconds"}
 
@@ -34,7 +47,20 @@ def test_a_run_reports_what_it_made_and_a_second_one_that_nothing_was_left(cli, 
     assert "no step was left" in again.out
     assert f"τ {first['tau']:.3f}" in again.out
     assert str(tmp_path / "drafter" / "curve.png") in again.out
-    start = ["train", str(target), "-o", str(tmp_path / "next"), *SHORT, "--from", str(tmp_path / "drafter"), "--loss-vocabulary", "64", "--steps", "1", "-q"]
+    start = [
+        "train",
+        str(target),
+        "-o",
+        str(tmp_path / "next"),
+        *SHORT,
+        "--from",
+        str(tmp_path / "drafter"),
+        "--loss-vocabulary",
+        "64",
+        "--steps",
+        "1",
+        "-q",
+    ]
     assert cli(*start, "--json").document["steps"] == 1
     assert cli(*start[:-3], "--layers", "2", "--force").code == 3
 

@@ -49,7 +49,12 @@ def lowered(*wanted: tuple[str, Encoding]) -> Lowered:
             graph.initializers.add(ir.Value(name=key, shape=ir.Shape(part.shape), type=ir.TensorType(part.dtype)))
             payloads[key] = Payload(WeightRef("target", name), encoding, shape, index)
     graph.initializers.add(
-        ir.Value(name="table", const_value=ir.tensor(TABLE, name="table"), shape=ir.Shape(TABLE.shape), type=ir.TensorType(ir.DataType.FLOAT))
+        ir.Value(
+            name="table",
+            const_value=ir.tensor(TABLE, name="table"),
+            shape=ir.Shape(TABLE.shape),
+            type=ir.TensorType(ir.DataType.FLOAT),
+        )
     )
     return Lowered(Signature("target", (), ()), ir.Model(graph, ir_version=11), payloads)
 
@@ -94,18 +99,24 @@ def stacked(encoding: Encoding) -> Lowered:
     """One initializer for each part of `a` above `c`."""
     form = lowered()
     for index, part in enumerate(encoding.parts((57, 64))):
-        form.model.graph.initializers.add(ir.Value(name=f"s{part.suffix}", shape=ir.Shape(part.shape), type=ir.TensorType(part.dtype)))
+        form.model.graph.initializers.add(
+            ir.Value(name=f"s{part.suffix}", shape=ir.Shape(part.shape), type=ir.TensorType(part.dtype))
+        )
         form.payloads[f"s{part.suffix}"] = Payload(STACK, encoding, (57, 64), index)
     return form
 
 
 @pytest.mark.parametrize("encoding", [Floats(), Blocks(8, 64), Blocks(4, 32)])
-def test_a_stack_is_its_tensors_one_above_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: Encoding) -> None:
+def test_a_stack_is_its_tensors_one_above_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: Encoding
+) -> None:
     monkeypatch.setattr(binding, "CHUNK_BYTES", 15 * 64 * 4)
     weights = WEIGHTS | {"c": torch.randn(20, 64)}
     source, steps, form = Counting(weights), list[int](), stacked(encoding)
     found = read(bind(form, {"target": source}, tmp_path, "g.onnx", steps.append))
-    for part, wanted in zip(encoding.parts((57, 64)), encoding.encode(torch.cat([weights["a"], weights["c"]])), strict=True):
+    for part, wanted in zip(
+        encoding.parts((57, 64)), encoding.encode(torch.cat([weights["a"], weights["c"]])), strict=True
+    ):
         np.testing.assert_array_equal(found[f"s{part.suffix}"], wanted)
     assert source.reads == [("a", 15), ("a", 15), ("a", 7), ("c", 15), ("c", 5)]
     assert sum(steps) == size_of(form)

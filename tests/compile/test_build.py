@@ -40,16 +40,32 @@ def test_the_runtime_accepts_it(bundle: Path, pair: tuple[TargetCheckpoint, Draf
     assert (manifest.context, manifest.pairing.block, manifest.target.precision) == (96, 5, "int4")
     assert manifest.pairing.taps == list(pair[1].spec.taps)
     assert manifest.target.sources == dict(pair[0].files)
-    assert [graph.role for graph in (*manifest.target.graphs, *manifest.drafter.graphs)] == ["target", "inject", "draft"]
-    options = {"backend": "onnxruntime", "precision": "int4", "drafter_precision": "int4", "context": 96, "block": 5, "refine": 0, "portable": False}
+    assert [graph.role for graph in (*manifest.target.graphs, *manifest.drafter.graphs)] == [
+        "target",
+        "inject",
+        "draft",
+    ]
+    options = {
+        "backend": "onnxruntime",
+        "precision": "int4",
+        "drafter_precision": "int4",
+        "context": 96,
+        "block": 5,
+        "refine": 0,
+        "portable": False,
+    }
     options["group_size"] = 64
     assert manifest.config == options
 
 
-def test_equal_inputs_give_equal_bytes(bundle: Path, pair: tuple[TargetCheckpoint, DrafterCheckpoint], tmp_path: Path) -> None:
+def test_equal_inputs_give_equal_bytes(
+    bundle: Path, pair: tuple[TargetCheckpoint, DrafterCheckpoint], tmp_path: Path
+) -> None:
     """From checkpoints opened anew, at another path."""
     again = [open_target(pair[0].path), open_drafter(pair[1].path)]
-    assert contents(build(*again, tmp_path / "elsewhere", BuildOptions(precision="int4", context=96, block=5))) == contents(bundle)
+    assert contents(
+        build(*again, tmp_path / "elsewhere", BuildOptions(precision="int4", context=96, block=5))
+    ) == contents(bundle)
 
 
 def test_it_names_no_path_of_the_build_machine(bundle: Path, pair: tuple[TargetCheckpoint, DrafterCheckpoint]) -> None:
@@ -59,7 +75,10 @@ def test_it_names_no_path_of_the_build_machine(bundle: Path, pair: tuple[TargetC
 
 
 def test_the_target_carries_nothing_of_the_drafter(bundle: Path) -> None:
-    names = {tensor.name for tensor in onnx.load(bundle / "target" / "target.onnx", load_external_data=False).graph.initializer}
+    names = {
+        tensor.name
+        for tensor in onnx.load(bundle / "target" / "target.onnx", load_external_data=False).graph.initializer
+    }
     assert not any(name.startswith("drafter.") for name in names)
     assert any(name.startswith("target.") for name in names)
 
@@ -81,19 +100,31 @@ def test_weights_of_four_bits_share_scales_in_groups_of_the_size_asked_for(
     assert read_manifest(built).config["group_size"] == size
 
     def groups(bundle: Path, name: str) -> set[tuple[int, int, int]]:
-        nodes = [node for node in onnx.load(bundle / name, load_external_data=False).graph.node if node.op_type == "MatMulNBits"]
+        nodes = [
+            node
+            for node in onnx.load(bundle / name, load_external_data=False).graph.node
+            if node.op_type == "MatMulNBits"
+        ]
         found = [{it.name: it.i for it in node.attribute} for node in nodes]
         return {(it["bits"], it["K"], it["block_size"]) for it in found}
 
     target = groups(built, "target/target.onnx")
-    assert {(block, width) for bits, width, block in target if bits == 4} == {(block_for(width, size), width) for bits, width, _ in target if bits == 4}
+    assert {(block, width) for bits, width, block in target if bits == 4} == {
+        (block_for(width, size), width) for bits, width, _ in target if bits == 4
+    }
     assert {it for it in target if it[0] == 8} == {it for it in groups(bundle, "target/target.onnx") if it[0] == 8}
-    assert groups(built, "drafter/draft.onnx") == {(8, width, block_for(width)) for _, width, _ in groups(built, "drafter/draft.onnx")}
+    assert groups(built, "drafter/draft.onnx") == {
+        (8, width, block_for(width)) for _, width, _ in groups(built, "drafter/draft.onnx")
+    }
     with load(built, threads=1) as session:
-        assert list(session.tokens([5, 6, 7], max_new_tokens=20, block=4)) == list(session.tokens([5, 6, 7], max_new_tokens=20, draft=False))
+        assert list(session.tokens([5, 6, 7], max_new_tokens=20, block=4)) == list(
+            session.tokens([5, 6, 7], max_new_tokens=20, draft=False)
+        )
 
 
-def test_the_portable_form_is_standard_and_says_the_same(pair: tuple[TargetCheckpoint, DrafterCheckpoint], tmp_path: Path) -> None:
+def test_the_portable_form_is_standard_and_says_the_same(
+    pair: tuple[TargetCheckpoint, DrafterCheckpoint], tmp_path: Path
+) -> None:
     answers = []
     for portable in (True, False):
         folder = build(*pair, tmp_path / str(portable), BuildOptions(precision="fp32", context=96, portable=portable))
@@ -118,7 +149,9 @@ def test_ctrl_c_while_binding_leaves_nothing(pair: tuple[TargetCheckpoint, Draft
     assert not list(tmp_path.iterdir())
 
 
-def test_of_two_builds_to_one_place_the_second_to_finish_is_refused(pair: tuple[TargetCheckpoint, DrafterCheckpoint], tmp_path: Path) -> None:
+def test_of_two_builds_to_one_place_the_second_to_finish_is_refused(
+    pair: tuple[TargetCheckpoint, DrafterCheckpoint], tmp_path: Path
+) -> None:
     options, place, started = BuildOptions(context=96), tmp_path / "out" / "bundle", []
 
     def progress(step: str, *_: float) -> None:
@@ -132,7 +165,9 @@ def test_of_two_builds_to_one_place_the_second_to_finish_is_refused(pair: tuple[
     assert [path.name for path in place.parent.iterdir()] == ["bundle"]
 
 
-def test_an_engine_whose_numbers_overflow_is_found_when_it_is_tried(pair: tuple[TargetCheckpoint, DrafterCheckpoint], tmp_path: Path) -> None:
+def test_an_engine_whose_numbers_overflow_is_found_when_it_is_tried(
+    pair: tuple[TargetCheckpoint, DrafterCheckpoint], tmp_path: Path
+) -> None:
     class Damaged:
         shapes = staticmethod(pair[0].tensors.shapes)
 
@@ -142,18 +177,27 @@ def test_an_engine_whose_numbers_overflow_is_found_when_it_is_tried(pair: tuple[
             return found * 3e38 if name.endswith("layers.1.input_layernorm.weight") else found
 
     with pytest.raises(BuildError, match="not finite"):
-        build(replace(pair[0], tensors=Damaged()), pair[1], tmp_path / "bundle", BuildOptions(precision="fp32", context=32))
+        build(
+            replace(pair[0], tensors=Damaged()),
+            pair[1],
+            tmp_path / "bundle",
+            BuildOptions(precision="fp32", context=32),
+        )
     assert not list(tmp_path.iterdir())
 
 
-def refuse(error: type[DFlashError], pair: tuple[TargetCheckpoint, DrafterCheckpoint], output: Path, options: BuildOptions) -> None:
+def refuse(
+    error: type[DFlashError], pair: tuple[TargetCheckpoint, DrafterCheckpoint], output: Path, options: BuildOptions
+) -> None:
     steps: list[str] = []
     with pytest.raises(error):
         build(*pair, output, options, lambda step, done=0, total=0: steps.append(step))
     assert "tracing and lowering" not in steps, "it refused only after work had begun"
 
 
-def test_refusals_come_before_any_work(pair: tuple[TargetCheckpoint, DrafterCheckpoint], bundle: Path, tmp_path: Path) -> None:
+def test_refusals_come_before_any_work(
+    pair: tuple[TargetCheckpoint, DrafterCheckpoint], bundle: Path, tmp_path: Path
+) -> None:
     refuse(UsageError, pair, bundle, BuildOptions())
     refuse(UsageError, pair, tmp_path / "b", BuildOptions(block=pair[1].spec.block + 1))
     refuse(UsageError, pair, tmp_path / "b", BuildOptions(block=4, refine=3))
@@ -164,9 +208,18 @@ def test_refusals_come_before_any_work(pair: tuple[TargetCheckpoint, DrafterChec
 HALF_PORTABLE: dict[str, int | str] = {"portable": True, "precision": "fp32", "drafter_precision": "int8"}
 
 
-WRONG: list[dict[str, int | str]] = [{"backend": "abacus"}, {"precision": "int3"}, {"drafter_precision": "int3"}, HALF_PORTABLE]
+WRONG: list[dict[str, int | str]] = [
+    {"backend": "abacus"},
+    {"precision": "int3"},
+    {"drafter_precision": "int3"},
+    HALF_PORTABLE,
+]
 WRONG += [{"refine": -1}, {"block": 1}, {"context": 0}]
-WRONG += [{"precision": "int4", "group_size": 48}, {"precision": "int8", "group_size": 32}, {"backend": "tensorrt", "precision": "int4", "group_size": 32}]
+WRONG += [
+    {"precision": "int4", "group_size": 48},
+    {"precision": "int8", "group_size": 32},
+    {"backend": "tensorrt", "precision": "int4", "group_size": 32},
+]
 
 
 @pytest.mark.parametrize("wrong", WRONG)

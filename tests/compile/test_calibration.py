@@ -1,4 +1,6 @@
-"""Four bits rounded for what weights meet: the moments, the rounding against one written down once more, and whole builds."""
+"""Four bits rounded for what weights meet: the moments, the rounding against one written down once more, and whole
+builds.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +56,9 @@ class Known(Moments):
 def moment_of(width: int, seed: int = 0) -> torch.Tensor:
     """Of rows whose numbers go together, as those of a layer do."""
     random = torch.Generator().manual_seed(seed)
-    rows = torch.randn(4 * width, width // 3, generator=random) @ torch.randn(width // 3, width, generator=random) + 0.3 * torch.randn(
-        4 * width, width, generator=random
-    )
+    rows = torch.randn(4 * width, width // 3, generator=random) @ torch.randn(
+        width // 3, width, generator=random
+    ) + 0.3 * torch.randn(4 * width, width, generator=random)
     return rows.T @ rows + 0.01 * torch.eye(width)
 
 
@@ -66,8 +68,16 @@ def lost(moment: torch.Tensor, weight: torch.Tensor, decoded: torch.Tensor) -> t
     return ((error @ moment) * error).sum(1)
 
 
-def by_elimination(row: NDArray[np.float64], inverse: NDArray[np.float64], scale: NDArray[np.float64], zero: NDArray[np.float64], block: int) -> list[int]:
-    """Levels of one row as the papers have it, column by column: what is lost goes to the others by the inverse moments, then the column leaves those."""
+def by_elimination(
+    row: NDArray[np.float64],
+    inverse: NDArray[np.float64],
+    scale: NDArray[np.float64],
+    zero: NDArray[np.float64],
+    block: int,
+) -> list[int]:
+    """Levels of one row as the papers have it, column by column: what is lost goes to the others by the inverse
+    moments, then the column leaves those.
+    """
     row, inverse, levels = row.copy(), inverse.copy(), []
     for column in range(len(row)):
         step, middle = scale[column // block], zero[column // block]
@@ -98,7 +108,9 @@ def test_levels_are_those_of_elimination_column_by_column() -> None:
     middles = np.stack([zeros & 15, zeros >> 4], -1).reshape(6, -1).astype(np.float64)
     same = 0
     for row in range(6):
-        wanted = by_elimination(weight[row].double().numpy(), moments.inverse.numpy(), scales[row].astype(np.float64), middles[row], block)
+        wanted = by_elimination(
+            weight[row].double().numpy(), moments.inverse.numpy(), scales[row].astype(np.float64), middles[row], block
+        )
         differ = np.flatnonzero(levels[row] != wanted)
         same += int(differ[0]) if len(differ) else 160  # one that lay between two levels changes all that follow it
     assert same > 0.9 * levels.size
@@ -118,7 +130,11 @@ def test_rows_are_rounded_on_their_own_and_stored_like_others(block: int) -> Non
 
 def test_a_layer_nothing_is_known_of_is_rounded_alone() -> None:
     weight = torch.randn(4, WIDTH)
-    for found, wanted in zip(CalibratedBlocks(4, 32, "unknown", Known(moment_of(WIDTH))).encode(weight), Blocks(4, 32).encode(weight), strict=True):
+    for found, wanted in zip(
+        CalibratedBlocks(4, 32, "unknown", Known(moment_of(WIDTH))).encode(weight),
+        Blocks(4, 32).encode(weight),
+        strict=True,
+    ):
         np.testing.assert_array_equal(found, wanted)
 
 
@@ -146,7 +162,11 @@ def test_moments_are_of_what_transformers_gives_the_layer(target: TargetCheckpoi
     moments, model = Moments(target, TEXTS, budget), load_model(target)
     read: dict[str, torch.Tensor] = {}
     layer = model.model.layers[1]
-    wanted = {"self_attn.v_proj": layer.self_attn.v_proj, "mlp.down_proj": layer.mlp.down_proj, "self_attn.o_proj": layer.self_attn.o_proj}
+    wanted = {
+        "self_attn.v_proj": layer.self_attn.v_proj,
+        "mlp.down_proj": layer.mlp.down_proj,
+        "self_attn.o_proj": layer.self_attn.o_proj,
+    }
     with torch.inference_mode():
         for name, module in wanted.items():
             rows: list[torch.Tensor] = []
@@ -161,7 +181,9 @@ def test_moments_are_of_what_transformers_gives_the_layer(target: TargetCheckpoi
         assert torch.equal(factor, factor.triu())
         moment = read[name].T @ read[name]
         damped = moment + 0.01 * moment.diagonal().mean() * torch.eye(len(moment))
-        torch.testing.assert_close(factor.double().T @ factor.double() @ damped, torch.eye(len(moment)).double(), atol=2e-3, rtol=0)
+        torch.testing.assert_close(
+            factor.double().T @ factor.double() @ damped, torch.eye(len(moment)).double(), atol=2e-3, rtol=0
+        )
     assert moments.factor("model.embed_tokens.weight") is None
 
 
@@ -174,7 +196,9 @@ def known(target: TargetCheckpoint, drafter: DrafterCheckpoint, tmp_path_factory
     return build(target, drafter, tmp_path_factory.mktemp("known") / "bundle", replace(OPTIONS, calibration=TEXTS))
 
 
-def test_a_target_rounded_for_its_texts_stays_nearer_to_its_file(target: TargetCheckpoint, drafter: DrafterCheckpoint, known: Path, tmp_path: Path) -> None:
+def test_a_target_rounded_for_its_texts_stays_nearer_to_its_file(
+    target: TargetCheckpoint, drafter: DrafterCheckpoint, known: Path, tmp_path: Path
+) -> None:
     """On other texts of the same kind; only the target is another, and drafted and plain answers are equal."""
     alone = build(target, drafter, tmp_path / "alone", OPTIONS)
     assert str(read_manifest(known).config["calibration"]).startswith("some ids ")
@@ -184,13 +208,19 @@ def test_a_target_rounded_for_its_texts_stays_nearer_to_its_file(target: TargetC
     texts = [ids_of(100 + seed) for seed in range(8)]
     with load(known, threads=1) as session:
         for ids in texts:
-            assert list(session.tokens(ids, max_new_tokens=12)) == list(session.tokens(ids, max_new_tokens=12, draft=False))
+            assert list(session.tokens(ids, max_new_tokens=12)) == list(
+                session.tokens(ids, max_new_tokens=12, draft=False)
+            )
     assert divergence(target, known, texts) < 0.8 * divergence(target, alone, texts)
 
 
 def divergence(target: TargetCheckpoint, bundle: Path, texts: list[list[int]]) -> float:
     """Mean of KL(transformers in float32 || the engine) over all places of `texts`."""
-    model, signature, call = load_target(target), trace_target(target, (0, 1), 96).signature, ort_call(bundle / "target" / "target.onnx")
+    model, signature, call = (
+        load_target(target),
+        trace_target(target, (0, 1), 96).signature,
+        ort_call(bundle / "target" / "target.onnx"),
+    )
     places = []
     for ids in texts:
         with torch.inference_mode():
@@ -200,23 +230,32 @@ def divergence(target: TargetCheckpoint, bundle: Path, texts: list[list[int]]) -
     return float(torch.cat(places).mean())
 
 
-def test_a_target_rounded_for_other_texts_is_not_taken_over(target: TargetCheckpoint, drafter: DrafterCheckpoint, known: Path, tmp_path: Path) -> None:
+def test_a_target_rounded_for_other_texts_is_not_taken_over(
+    target: TargetCheckpoint, drafter: DrafterCheckpoint, known: Path, tmp_path: Path
+) -> None:
     again = build(target, drafter, tmp_path / "again", replace(OPTIONS, calibration=TEXTS), target_from=known)
     assert read_manifest(again).files == read_manifest(known).files
     with pytest.raises(IncompatibleError, match=r"calibration: some ids [0-9a-f]{12} there, None here"):
         build(target, drafter, tmp_path / "other", OPTIONS, target_from=known)
     others = Calibration("some ids", lambda target: [ids_of(1)])
-    with pytest.raises(IncompatibleError, match=r"calibration: some ids [0-9a-f]{12} there, some ids [0-9a-f]{12} here"):
+    with pytest.raises(
+        IncompatibleError, match=r"calibration: some ids [0-9a-f]{12} there, some ids [0-9a-f]{12} here"
+    ):
         build(target, drafter, tmp_path / "other", replace(OPTIONS, calibration=others), target_from=known)
 
 
-@pytest.mark.parametrize("wrong", [{"precision": "int8"}, {"precision": "fp32", "portable": True}, {"backend": "tensorrt", "precision": "int4"}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"precision": "int8"}, {"precision": "fp32", "portable": True}, {"backend": "tensorrt", "precision": "int4"}],
+)
 def test_only_four_bits_for_onnx_runtime_are_calibrated(wrong: dict[str, str | bool]) -> None:
     with pytest.raises(UsageError, match="--calibrate"):
         BuildOptions(calibration=TEXTS, **wrong)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("said", ["a cat and a dog walk to the river and back again " * 400, "\u732b\u3068\u72ac" * 800])
+@pytest.mark.parametrize(
+    "said", ["a cat and a dog walk to the river and back again " * 400, "\u732b\u3068\u72ac" * 800]
+)
 def test_a_text_file_is_read_in_pieces(said: str, target: TargetCheckpoint, tmp_path: Path) -> None:
     """Each begins as texts of the target do; a text of other words has another name."""
     file = tmp_path / "text.txt"
@@ -244,7 +283,11 @@ def test_every_layer_that_has_four_bits_is_known(family: str, tmp_path: Path) ->
     target = open_target(models.write_target(tmp_path / "target", family))
     moments, precision, fields = Moments(target, TEXTS), precision_of("int4"), (".self_attn.", ".mlp.")
     graph = trace_target(target, (0, 1), 96)
-    names = {ref.tensor for ref in graph.weights.values() if ref.tensor.endswith("_proj.weight") and any(field in ref.tensor for field in fields)}
+    names = {
+        ref.tensor
+        for ref in graph.weights.values()
+        if ref.tensor.endswith("_proj.weight") and any(field in ref.tensor for field in fields)
+    }
     assert len(names) >= 4 * target.spec.layers
     for name in names:
         shape = target.tensors.shapes()[name]
@@ -277,7 +320,9 @@ def test_moments_that_rounding_made_indefinite_are_damped_more() -> None:
     assert (factor.diagonal() > 0).all()
 
 
-def test_a_tensor_that_does_not_fit_is_named_before_the_model_is_loaded(drafter: DrafterCheckpoint, target: TargetCheckpoint, tmp_path: Path) -> None:
+def test_a_tensor_that_does_not_fit_is_named_before_the_model_is_loaded(
+    drafter: DrafterCheckpoint, target: TargetCheckpoint, tmp_path: Path
+) -> None:
     class Other:
         def __getattr__(self, name: str) -> object:
             return getattr(target.tensors, name)

@@ -1,4 +1,7 @@
-"""Core AI's graphs: weights stored the way round that they are multiplied, and one write of a call's rows. Checked on the programs that are converted."""
+"""Core AI's graphs: weights stored the way round that they are multiplied, and one write of a call's rows.
+
+Checked on the programs that are converted.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,9 @@ from dflash_compile.compile.coreai.transpose import with_weights_turned
 
 
 class Tied(nn.Module):
-    """An embedding that is the output head too; products of two and three dimensions, with a bias, of a turned operand; a weight read otherwise as well."""
+    """An embedding that is the output head too; products of two and three dimensions, with a bias, of a turned operand;
+    a weight read otherwise as well.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +56,9 @@ def test_products_and_look_ups_of_turned_weights_give_what_they_gave(count: int)
     kinds = Counter(node.target for node in turned.graph.nodes)
     assert kinds[torch.ops.aten.linear.default] == 1
     assert kinds[torch.ops.aten.embedding.default] == 0
-    assert all("val" in node.meta for node in turned.graph.nodes if node.op != "output"), "the converter reads shapes there"
+    assert all("val" in node.meta for node in turned.graph.nodes if node.op != "output"), (
+        "the converter reads shapes there"
+    )
 
 
 def test_what_was_traced_stays_as_it_was() -> None:

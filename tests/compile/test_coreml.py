@@ -1,4 +1,6 @@
-"""Core ML bundles: what a saved package computes, found by executing it in torch, and every fault that must not get through."""
+"""Core ML bundles: what a saved package computes, found by executing it in torch, and every fault that must not get
+through.
+"""
 
 from __future__ import annotations
 
@@ -66,16 +68,23 @@ def package(apple_bundle: Callable[..., Path]) -> Path:
 
 
 @pytest.fixture(scope="module", params=["gpu-state", "ane-io"])
-def saved(request: pytest.FixtureRequest, apple_bundle: Callable[..., Path], llama: Models, verify: Stateful) -> SimpleNamespace:
+def saved(
+    request: pytest.FixtureRequest, apple_bundle: Callable[..., Path], llama: Models, verify: Stateful
+) -> SimpleNamespace:
     """The same target under each cache policy: its package, and the traced graphs of a block and of a token."""
     if request.param == "gpu-state":
         graphs = (verify, graph(llama, "target", "decode1"))
         path = apple_bundle("llama", "coreml", "fp16")
     else:
         roles = {role.function: role for role in roles_of(llama, "target", "float16", in_state=False)}
-        graphs = (lower(roles["verify4"].trace(llama), roles["verify4"]), lower(roles["decode1"].trace(llama), roles["decode1"]))
+        graphs = (
+            lower(roles["verify4"].trace(llama), roles["verify4"]),
+            lower(roles["decode1"].trace(llama), roles["decode1"]),
+        )
         path = apple_bundle("llama", "coreml", "fp16", "ane-io")
-    return SimpleNamespace(evaluator=Evaluator(path / "target" / "target.mlpackage"), verify=graphs[0], decode=graphs[1])
+    return SimpleNamespace(
+        evaluator=Evaluator(path / "target" / "target.mlpackage"), verify=graphs[0], decode=graphs[1]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +93,13 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     both = pair(tmp_path_factory.mktemp("qwen3"), "qwen3")
     path = tmp_path_factory.mktemp("out") / "bundle"
     notes: list[str] = []
-    build(both.target, both.drafter, path, BuildOptions(backend="coreml", precision="int4", context=CONTEXT), note=notes.append)
+    build(
+        both.target,
+        both.drafter,
+        path,
+        BuildOptions(backend="coreml", precision="int4", context=CONTEXT),
+        note=notes.append,
+    )
     return SimpleNamespace(path=path, models=both, notes=notes, manifest=read_manifest(path))
 
 
@@ -97,19 +112,27 @@ def test_functions_share_one_copy_of_the_weights(package: Path, llama: Models) -
 def test_a_saved_package_follows_torch_over_accepted_and_rejected_blocks(saved: SimpleNamespace, llama: Models) -> None:
     """A block, a part of it accepted, a plain token, back again: one cache for both functions, whoever keeps it."""
     random, sizes = np.random.default_rng(1), saved.verify.role.cache.sizes
-    calls = {4: (saved.verify, Reference(saved.verify, llama.sources, {})), 1: (saved.decode, Reference(saved.decode, llama.sources, {}))}
+    calls = {
+        4: (saved.verify, Reference(saved.verify, llama.sources, {})),
+        1: (saved.decode, Reference(saved.decode, llama.sources, {})),
+    }
     state, reference, position = np.zeros(sizes, np.float16), torch.zeros(sizes, dtype=torch.float16), 0
     for step in range(12):
         rows = 1 if step % 4 == 3 else 4
         stateful, torch_call = calls[rows]
-        feeds = {"tokens": random.integers(0, models.VOCAB, (1, rows)).astype(np.int32), "position": np.array([position], np.int32)}
+        feeds = {
+            "tokens": random.integers(0, models.VOCAB, (1, rows)).astype(np.int32),
+            "position": np.array([position], np.int32),
+        }
         found, state = run_once(saved.evaluator, stateful, feeds, state)
         torch_call.state = reference
         wanted, scores = torch_call.run(feeds)
         reference = torch_call.state
         assert scores is not None
         np.testing.assert_allclose(found["taps"], wanted["taps"], atol=5e-3 * np.abs(wanted["taps"]).max())
-        np.testing.assert_allclose(state[:, :, : position + rows], reference[:, :, : position + rows], atol=5e-3 * float(reference.abs().max()))
+        np.testing.assert_allclose(
+            state[:, :, : position + rows], reference[:, :, : position + rows], atol=5e-3 * float(reference.abs().max())
+        )
         chosen = np.take_along_axis(scores, found["choices"][..., None].astype(np.int64), -1)[..., 0]
         assert (scores.max(-1) - chosen < 5e-3 * np.abs(scores).max()).all()
         position += int(random.integers(1, rows + 1))
@@ -120,11 +143,15 @@ def test_it_needs_no_cache_that_was_zero(saved: SimpleNamespace) -> None:
     states = [np.full(saved.verify.role.cache.sizes, rubbish, np.float16) for rubbish in (0, 100)]
     for position in (0, 3):
         feeds = {"tokens": np.array([[7, 8, 9, 10]], np.int32), "position": np.array([position], np.int32)}
-        (clean, states[0]), (dirty, states[1]) = (run_once(saved.evaluator, saved.verify, feeds, state) for state in states)
+        (clean, states[0]), (dirty, states[1]) = (
+            run_once(saved.evaluator, saved.verify, feeds, state) for state in states
+        )
         assert all(np.array_equal(clean[name], dirty[name]) for name in clean)
 
 
-def test_a_cache_that_the_host_keeps_is_an_input_and_products_are_convolutions(apple_bundle: Callable[..., Path]) -> None:
+def test_a_cache_that_the_host_keeps_is_an_input_and_products_are_convolutions(
+    apple_bundle: Callable[..., Path],
+) -> None:
     bundle = apple_bundle("llama", "coreml", "fp16", "ane-io")
     manifest = read_manifest(bundle)
     assert manifest.config["cache_policy"] == "ane-io"
@@ -138,11 +165,19 @@ def test_a_cache_that_the_host_keeps_is_an_input_and_products_are_convolutions(a
             assert ("rows" in {port.name for port in graph_.outputs}) == (graph_.role != "draft")
             kinds = [op.op_type for op in function.operations]
             assert not {"linear", "read_state", "coreml_update_state"} & set(kinds)
-            layers = 7 * 2 + 3 if graph_.role in ("prefill", "verify", "decode") else 1 + 2 if graph_.role == "inject" else 7 + 3
+            layers = (
+                7 * 2 + 3
+                if graph_.role in ("prefill", "verify", "decode")
+                else 1 + 2
+                if graph_.role == "inject"
+                else 7 + 3
+            )
             assert kinds.count("conv") == layers, f"{graph_.role}: projections, and a head of three parts"
 
 
-def test_a_mask_that_shows_rejected_rows_is_found_by_running(apple_bundle: Callable[..., Path], llama: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mask_that_shows_rejected_rows_is_found_by_running(
+    apple_bundle: Callable[..., Path], llama: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The traced graph is made wrong instead of the package: the two differ either way."""
     evaluator = Evaluator(apple_bundle("llama", "coreml", "fp16", "ane-io") / "target" / "target.mlpackage")
     (role,) = (role for role in roles_of(llama, "target", "float16", in_state=False) if role.function == "decode1")
@@ -154,7 +189,10 @@ def test_a_mask_that_shows_rejected_rows_is_found_by_running(apple_bundle: Calla
 
 
 def test_a_build_holds_every_role_and_says_how_to_call_it(bundle: SimpleNamespace) -> None:
-    graphs = {model: [(graph.role, graph.rows, graph.function) for graph in getattr(bundle.manifest, model).graphs] for model in ("target", "drafter")}
+    graphs = {
+        model: [(graph.role, graph.rows, graph.function) for graph in getattr(bundle.manifest, model).graphs]
+        for model in ("target", "drafter")
+    }
     assert graphs["target"] == [("prefill", 64, "prefill64"), ("verify", 4, "verify4"), ("decode", 1, "decode1")]
     assert graphs["drafter"] == [("inject", 64, "inject64"), ("inject", 4, "inject4"), ("draft", 4, "draft4")]
     assert bundle.manifest.config["deployment_target"] == "macos15"
@@ -182,9 +220,14 @@ def test_equal_inputs_give_equal_bytes_and_name_no_path(llama: Models, verify: S
         path.parent.mkdir()
         convert(verify, llama.sources, compression_of("palette4"), "macos15", path.parent / "part.mlpackage")
         merge({"verify4": path.parent / "part.mlpackage"}, path)
-    files = [{file.relative_to(path): file.read_bytes() for file in path.rglob("*") if file.is_file()} for path in packages]
+    files = [
+        {file.relative_to(path): file.read_bytes() for file in path.rglob("*") if file.is_file()} for path in packages
+    ]
     assert files[0] == files[1]
-    assert not any(str(tmp_path).encode() in data or str(Path(torch.__file__).parent).encode() in data for data in files[0].values())
+    assert not any(
+        str(tmp_path).encode() in data or str(Path(torch.__file__).parent).encode() in data
+        for data in files[0].values()
+    )
     check_package(packages[0], (verify,), llama.sources, compression_of("palette4"), tolerance=5e-3)
 
 
@@ -206,8 +249,12 @@ def state_written_as_read(block: Any) -> None:
     redirect(write, "data", read.outputs[0].name)
 
 
-@pytest.mark.parametrize(("change", "says"), [(without_write_state, "never written"), (state_written_as_read, "written back as it was read")])
-def test_a_state_that_is_not_written_is_seen_without_running(package: Path, tmp_path: Path, change: Callable[[Any], None], says: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "says"), [(without_write_state, "never written"), (state_written_as_read, "written back as it was read")]
+)
+def test_a_state_that_is_not_written_is_seen_without_running(
+    package: Path, tmp_path: Path, change: Callable[[Any], None], says: str
+) -> None:
     lint(package)
     with pytest.raises(BuildError) as caught:
         lint(rewritten(package, tmp_path, change))
@@ -250,8 +297,14 @@ def test_a_cache_write_that_is_lost_or_misplaced_is_found_by_running(
 def test_swapped_taps_are_found_by_running(tmp_path: Path) -> None:
     both = pair(tmp_path, "llama")
     four = models.write_target(tmp_path / "four", "llama", num_hidden_layers=3)
-    drafters = [models.write_drafter(tmp_path / f"taps{taps}", four, layers=1, block=BLOCK, taps=taps) for taps in ((0, 1), (1, 0))]
-    straight, swapped = (graph(decide(open_target(four), open_drafter(drafter), BuildOptions(context=CONTEXT)), "target", "decode1") for drafter in drafters)
+    drafters = [
+        models.write_drafter(tmp_path / f"taps{taps}", four, layers=1, block=BLOCK, taps=taps)
+        for taps in ((0, 1), (1, 0))
+    ]
+    straight, swapped = (
+        graph(decide(open_target(four), open_drafter(drafter), BuildOptions(context=CONTEXT)), "target", "decode1")
+        for drafter in drafters
+    )
     sources = {**both.sources, "target": open_target(four).tensors}
     convert(swapped, sources, FP16, "macos15", tmp_path / "part.mlpackage")
     merge({"decode1": tmp_path / "part.mlpackage"}, tmp_path / "one.mlpackage")
@@ -259,8 +312,13 @@ def test_swapped_taps_are_found_by_running(tmp_path: Path) -> None:
         check_package(tmp_path / "one.mlpackage", (straight,), sources, FP16)
 
 
-def test_rotary_tables_are_never_compressed(apple_bundle: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of a long context are as large as a matrix. In eight bits they would turn keys by less than float16's rounding may: float32 shows it."""
+def test_rotary_tables_are_never_compressed(
+    apple_bundle: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a long context are as large as a matrix.
+
+    In eight bits they would turn keys by less than float16's rounding may: float32 shows it.
+    """
     folder = apple_bundle("llama", "coreml", "fp16").parent
     long = decide(open_target(folder / "target"), open_drafter(folder / "drafter"), BuildOptions(context=512))
     stateful, compression = graph(long, "target", "decode1"), compression_of("int8")
@@ -277,15 +335,27 @@ def test_rotary_tables_are_never_compressed(apple_bundle: Callable[..., Path], t
         assert table is not None
         assert torch.equal(table, stateful.constants[name].half())
     kept = conversion._kept
-    monkeypatch.setattr(conversion, "_kept", lambda graph: replace(kept(graph), exact=tuple(name for name in kept(graph).exact if not name.startswith("b_"))))
+    monkeypatch.setattr(
+        conversion,
+        "_kept",
+        lambda graph: replace(
+            kept(graph), exact=tuple(name for name in kept(graph).exact if not name.startswith("b_"))
+        ),
+    )
     with pytest.raises(BuildError, match="is not what the traced graph gives"):
         check_function(package("wrong.mlpackage"), stateful, long.sources, compression)
 
 
 def test_an_operation_nobody_knows_is_an_error(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(__import__("dflash_compile.compile.coreml.evaluator.evaluate", fromlist=["OPERATIONS"]).OPERATIONS, "silu")
+    monkeypatch.delitem(
+        __import__("dflash_compile.compile.coreml.evaluator.evaluate", fromlist=["OPERATIONS"]).OPERATIONS, "silu"
+    )
     with pytest.raises(BuildError, match="does not know"):
-        Evaluator(package).run("decode1", {"tokens": np.zeros((1, 1), np.int32), "position": np.zeros(1, np.int32)}, Evaluator(package).new_state("decode1"))
+        Evaluator(package).run(
+            "decode1",
+            {"tokens": np.zeros((1, 1), np.int32), "position": np.zeros(1, np.int32)},
+            Evaluator(package).new_state("decode1"),
+        )
     with pytest.raises(BuildError, match="breaks a rule"):
         lint(package)
 
@@ -294,7 +364,10 @@ def test_an_operation_nobody_knows_is_an_error(package: Path, monkeypatch: pytes
     ("feeds", "says"),
     [
         ({"tokens": np.zeros((1, 4), np.int32), "position": np.array([157], np.int32)}, "of an axis of 160"),
-        ({"tokens": np.full((1, 4), models.VOCAB, np.int32), "position": np.array([0], np.int32)}, f"on an axis of {models.VOCAB}"),
+        (
+            {"tokens": np.full((1, 4), models.VOCAB, np.int32), "position": np.array([0], np.int32)},
+            f"on an axis of {models.VOCAB}",
+        ),
         ({"tokens": np.zeros((1, 3), np.int32), "position": np.array([0], np.int32)}, "the input 'tokens'"),
         ({"tokens": np.zeros((1, 4), np.int32)}, "'position' was not given"),
     ],

@@ -1,4 +1,6 @@
-"""Models cut by layers into several Core ML packages: they answer as torch does and as one package does, and what goes wrong between them is caught."""
+"""Models cut by layers into several Core ML packages: they answer as torch does and as one package does, and what goes
+wrong between them is caught.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def uncut(apple_bundle: Callable[..., Path]) -> Path:
 
 @pytest.fixture(scope="module")
 def pair(cut: Path) -> Models:
-    return decide(open_target(cut.parent / "target"), open_drafter(cut.parent / "drafter"), BuildOptions(context=CONTEXT))
+    return decide(
+        open_target(cut.parent / "target"), open_drafter(cut.parent / "drafter"), BuildOptions(context=CONTEXT)
+    )
 
 
 def role_of(both: Models, owner: Owner, function: str) -> Role:
@@ -71,7 +75,10 @@ def parts_of(both: Models, owner: Owner, function: str) -> list[Stateful]:
 
 def test_the_manifest_says_which_package_holds_what(cut: Path, uncut: Path) -> None:
     manifest = read_manifest(cut)
-    held = {model.name: [(engine.graphs[0].file, engine.graphs[0].part) for engine in engines(model)] for model in (manifest.target, manifest.drafter)}
+    held = {
+        model.name: [(engine.graphs[0].file, engine.graphs[0].part) for engine in engines(model)]
+        for model in (manifest.target, manifest.drafter)
+    }
     assert [(file, part.layers, part.taps) for file, part in held[manifest.target.name] if part] == [
         ("target/target-1.mlpackage", [0], [0]),
         ("target/target-2.mlpackage", [1, 2], [1]),
@@ -86,10 +93,16 @@ def test_the_manifest_says_which_package_holds_what(cut: Path, uncut: Path) -> N
             functions = Evaluator(cut / engine.graphs[0].file).saved.functions
             for graph in engine.graphs:
                 assert {port.name for port in graph.inputs} == set(functions[graph.function].inputs)
-                assert {port.name for port in graph.outputs} == {output.name for output in functions[graph.function].outputs}
+                assert {port.name for port in graph.outputs} == {
+                    output.name for output in functions[graph.function].outputs
+                }
                 (cache,) = (port for port in graph.inputs if port.name == "cache")
                 assert graph.part is not None and cache.shape[0] == 2 * len(graph.part.layers)
-    assert all(graph.part is None for model in (read_manifest(uncut).target, read_manifest(uncut).drafter) for graph in model.graphs)
+    assert all(
+        graph.part is None
+        for model in (read_manifest(uncut).target, read_manifest(uncut).drafter)
+        for graph in model.graphs
+    )
 
 
 def test_inspect_lists_the_packages(cut: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,7 +113,8 @@ def test_inspect_lists_the_packages(cut: Path, capsys: pytest.CaptureFixture[str
 
 
 def answered(path: Path, both: Models, fault: Callable[[Any], None] = lambda chain: None) -> float:
-    """The largest distance from torch over a trace of blocks, of which some rows are accepted, and single tokens: of choices, taps and caches.
+    """The largest distance from torch over a trace of blocks, of which some rows are accepted, and single tokens: of
+    choices, taps and caches.
 
     As parts of the largest number of each, through the runtime's own engines. `fault` gets the target's chain first.
     """
@@ -116,11 +130,17 @@ def answered(path: Path, both: Models, fault: Callable[[Any], None] = lambda cha
         choices = engine.verify(tokens, position)
         taps = np.array(engine.taps.memory[:rows], np.float32)
         references[rows].state = state
-        wanted, scores = references[rows].run({"tokens": np.array([tokens], np.int32), "position": np.array([position], np.int32)})
+        wanted, scores = references[rows].run(
+            {"tokens": np.array([tokens], np.int32), "position": np.array([position], np.int32)}
+        )
         state = references[rows].state
         assert scores is not None
         short = scores[0].max(-1) - scores[0][np.arange(rows), choices]
-        worst = max(worst, float(short.max() / np.abs(scores).max()), float(np.abs(taps - wanted["taps"][0]).max() / np.abs(wanted["taps"]).max()))
+        worst = max(
+            worst,
+            float(short.max() / np.abs(scores).max()),
+            float(np.abs(taps - wanted["taps"][0]).max() / np.abs(wanted["taps"]).max()),
+        )
         position += int(random.integers(1, rows + 1))
         engine.verify([0], position)  # commits what was accepted
         caches = np.concatenate([held.cache for held in chain._engines.values()])[:, :, :position].astype(np.float32)
@@ -170,11 +190,19 @@ def rows_of_another_package(chain: Any) -> None:
 
 def test_packages_in_a_row_answer_as_torch_does(cut: Path, pair: Models, library: Library) -> None:
     assert answered(cut, pair) < 5e-3
-    assert [Path(package).stem for package in library.compiled] == ["target-1", "target-2", "target-3", "drafter-1", "drafter-2"]
+    assert [Path(package).stem for package in library.compiled] == [
+        "target-1",
+        "target-2",
+        "target-3",
+        "drafter-1",
+        "drafter-2",
+    ]
 
 
 @pytest.mark.parametrize("fault", [taps_of_other_packages, a_cache_not_written, rows_of_another_package])
-def test_a_fault_between_packages_shows(cut: Path, pair: Models, library: Library, fault: Callable[[Any], None]) -> None:
+def test_a_fault_between_packages_shows(
+    cut: Path, pair: Models, library: Library, fault: Callable[[Any], None]
+) -> None:
     """What the test above would find."""
     assert answered(cut, pair, fault) > 5e-2
 
@@ -246,7 +274,9 @@ def test_a_wrong_cut_is_refused_before_anything_is_converted(
         parted(*traced, STARTS["target"])
 
 
-def test_taps_of_the_wrong_layer_are_refused_before_anything_is_converted(traced: tuple[Role, Graph], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_taps_of_the_wrong_layer_are_refused_before_anything_is_converted(
+    traced: tuple[Role, Graph], monkeypatch: pytest.MonkeyPatch
+) -> None:
     right = cutting.joined
     monkeypatch.setattr(cutting, "joined", lambda taps: right(taps)[::-1])
     with pytest.raises(BuildError, match="gives another tap_"):
@@ -277,7 +307,9 @@ def rows_of_one_layer_twice(block: Any) -> None:
 
 
 @pytest.mark.parametrize("change", [tap_and_hidden_swapped, rows_of_one_layer_twice])
-def test_a_fault_in_a_package_is_found_by_running_it(cut: Path, pair: Models, tmp_path: Path, change: Callable[[Any], None]) -> None:
+def test_a_fault_in_a_package_is_found_by_running_it(
+    cut: Path, pair: Models, tmp_path: Path, change: Callable[[Any], None]
+) -> None:
     package, part = cut / "target" / "target-2.mlpackage", parts_of(pair, "target", "verify4")[1]
     check_function(Evaluator(package), part, pair.sources, FP16, tolerance=5e-3)
     with pytest.raises(BuildError, match="is not what the traced graph gives"):
@@ -292,7 +324,9 @@ def test_a_layer_that_is_too_large_by_itself_is_refused_first(pair: Models, monk
     assert "fewer bits" in str(caught.value)
 
 
-def test_a_package_that_came_out_larger_than_the_neural_engine_takes_is_refused(cut: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_came_out_larger_than_the_neural_engine_takes_is_refused(
+    cut: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     package = cut / "target" / "target-1.mlpackage"
     chunks.check_size(package)
     monkeypatch.setattr(chunks, "MOST_BYTES", 10**4)
@@ -300,7 +334,9 @@ def test_a_package_that_came_out_larger_than_the_neural_engine_takes_is_refused(
         chunks.check_size(package)
 
 
-@pytest.mark.parametrize(("limit", "starts"), [(10**9, ()), (LIMIT, (1, 3)), (200_000, (2,)), (390_000, (2,)), (130_000, (1, 2, 3))])
+@pytest.mark.parametrize(
+    ("limit", "starts"), [(10**9, ()), (LIMIT, (1, 3)), (200_000, (2,)), (390_000, (2,)), (130_000, (1, 2, 3))]
+)
 def test_there_are_as_few_packages_as_can_be_and_they_are_about_equal(
     traced: tuple[Role, Graph], monkeypatch: pytest.MonkeyPatch, limit: int, starts: tuple[int, ...]
 ) -> None:
@@ -312,7 +348,11 @@ def test_there_are_as_few_packages_as_can_be_and_they_are_about_equal(
 @pytest.mark.parametrize("precision", ["fp16", "int8", "int4", "palette6", "palette4"])
 def test_a_tied_embedding_counts_in_both_packages_that_hold_it(precision: str, tmp_path: Path) -> None:
     target = models.write_target(tmp_path / "target", "qwen3", num_hidden_layers=2, vocab_size=models.VOCAB)
-    both = decide(open_target(target), open_drafter(models.write_drafter(tmp_path / "drafter", target, layers=1, taps=(0,))), BuildOptions(context=CONTEXT))
+    both = decide(
+        open_target(target),
+        open_drafter(models.write_drafter(tmp_path / "drafter", target, layers=1, taps=(0,))),
+        BuildOptions(context=CONTEXT),
+    )
     first, last = chunks.units(role_of(both, "target", "decode1").trace(both))
     assert len(first & last) == 1
     (shared,) = first & last

@@ -19,7 +19,9 @@ class Norm(torch.nn.Module):
     def __init__(self, raw: bool) -> None:
         super().__init__()
         self.raw = raw
-        self.weight = torch.nn.Parameter(1 + 0.1 * torch.randn(64, generator=torch.Generator().manual_seed(0)), requires_grad=False)
+        self.weight = torch.nn.Parameter(
+            1 + 0.1 * torch.randn(64, generator=torch.Generator().manual_seed(0)), requires_grad=False
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.raw:
@@ -33,7 +35,12 @@ def norm_package(folder: Path, raw: bool) -> Evaluator:
     import dflash_compile.compile.coreml.ops  # noqa: F401
 
     program = torch.export.export(Norm(raw), (torch.zeros(1, 4, 64, dtype=torch.float32),)).run_decompositions({})
-    model = ct.convert(program, minimum_deployment_target=ct.target.iOS18, skip_model_load=True, outputs=[ct.TensorType(name="y", dtype=np.float16)])
+    model = ct.convert(
+        program,
+        minimum_deployment_target=ct.target.iOS18,
+        skip_model_load=True,
+        outputs=[ct.TensorType(name="y", dtype=np.float16)],
+    )
     model.save(str(folder / "norm.mlpackage"))
     return Evaluator(folder / "norm.mlpackage")
 

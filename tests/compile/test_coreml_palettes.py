@@ -31,7 +31,9 @@ def test_a_row_of_large_numbers_does_not_cost_the_others_theirs(tmp_path: Path, 
     compression = compression_of(name)
     assert compression.compress is not None
     with quiet():
-        model = ct.convert(program, convert_to="mlprogram", minimum_deployment_target=ct.target.iOS18, skip_model_load=True)
+        model = ct.convert(
+            program, convert_to="mlprogram", minimum_deployment_target=ct.target.iOS18, skip_model_load=True
+        )
         compression.compress(model, Kept((), ())).save(str(tmp_path / "m.mlpackage"))
     found = Evaluator(tmp_path / "m.mlpackage").weight("main", "w")
     assert found is not None
@@ -41,8 +43,12 @@ def test_a_row_of_large_numbers_does_not_cost_the_others_theirs(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("name", ["palette4", "palette6"])
-def test_only_the_tables_of_a_palette_may_have_more_dimensions_than_core_ml_takes(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neural Engine bundles multiply by 1x1 convolutions, whose weights have four: in tables for every 16 rows the palette of one has six."""
+def test_only_the_tables_of_a_palette_may_have_more_dimensions_than_core_ml_takes(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neural Engine bundles multiply by 1x1 convolutions, whose weights have four: in tables for every 16 rows the
+    palette of one has six.
+    """
     import coremltools as ct
     from coremltools.converters.mil import Builder as mb  # noqa: N813
 
@@ -55,14 +61,22 @@ def test_only_the_tables_of_a_palette_may_have_more_dimensions_than_core_ml_take
     compression = compression_of(name)
     assert compression.compress is not None
     with quiet():
-        model = ct.convert(program, convert_to="mlprogram", minimum_deployment_target=ct.target.iOS18, skip_model_load=True)
+        model = ct.convert(
+            program, convert_to="mlprogram", minimum_deployment_target=ct.target.iOS18, skip_model_load=True
+        )
         compression.compress(model, Kept((), ())).save(str(tmp_path / "m.mlpackage"))
-    tables = [op for op in Evaluator(tmp_path / "m.mlpackage").saved.functions["main"].operations if op.op_type == "constexpr_lut_to_dense"]
+    tables = [
+        op
+        for op in Evaluator(tmp_path / "m.mlpackage").saved.functions["main"].operations
+        if op.op_type == "constexpr_lut_to_dense"
+    ]
     assert [op.lut.rank for op in tables] == [6]
     said = []
     for highest in (rules._HIGHEST_RANK, 3):
         monkeypatch.setattr(rules, "_HIGHEST_RANK", highest)
-        with pytest.raises(BuildError, match="output relu_0 is float32") as caught:  # which this program is at fault for
+        with pytest.raises(
+            BuildError, match="output relu_0 is float32"
+        ) as caught:  # which this program is at fault for
             lint(tmp_path / "m.mlpackage")
         said.append(str(caught.value))
     assert "dimensions" not in said[0]

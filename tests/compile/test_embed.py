@@ -92,7 +92,9 @@ def test_the_python_form_answers_as_the_runtime_does(coreai: Path, tmp_path: Pat
             assert answer(generator, prompt, TOKENS) == wanted
             assert generator.cycles == len(wanted) - 1
         generator.drafting = True
-        assert answer(generator, PROMPTS[2], 1000) == list(session.tokens(PROMPTS[2], block=BLOCK))  # to the context's end
+        assert answer(generator, PROMPTS[2], 1000) == list(
+            session.tokens(PROMPTS[2], block=BLOCK)
+        )  # to the context's end
 
 
 def test_the_python_form_is_a_program(coreai: Path, tmp_path: Path) -> None:
@@ -107,7 +109,9 @@ def test_the_python_form_is_a_program(coreai: Path, tmp_path: Path) -> None:
 
 
 def test_the_python_form_runs_core_ml_packages(either: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Core ML played by the evaluator of saved packages: whole prompts of several chunks, and blocks of which all, some or none is accepted."""
+    """Core ML played by the evaluator of saved packages: whole prompts of several chunks, and blocks of which all, some
+    or none is accepted.
+    """
     embed(either, "python", tmp_path / "app")
     made, library = module(tmp_path / "app"), Library()
     monkeypatch.setattr(made, "coremltools", library)
@@ -121,14 +125,18 @@ def test_the_python_form_runs_core_ml_packages(either: Path, tmp_path: Path, mon
             assert answer(generator, prompt, 12) == wanted
             assert generator.cycles == session.statistics.cycles
     made.load(either)
-    packages = {graph.file for model in (read_manifest(either).target, read_manifest(either).drafter) for graph in model.graphs}
+    packages = {
+        graph.file for model in (read_manifest(either).target, read_manifest(either).drafter) for graph in model.graphs
+    }
     assert len(library.compiled) == len(packages)  # kept, and found again
 
     def scripted(graph: Any, numbers: dict[str, list[int]]) -> Any:
         """The answer itself, but for every third token."""
         known = [*PROMPTS[1], *wanted, *[0] * BLOCK]
         start = numbers["position"][0] + 1
-        rows = [known[place] if place % 3 else (known[place] + 1) % 90 for place in range(start, start + graph.rows - 1)]
+        rows = [
+            known[place] if place % 3 else (known[place] + 1) % 90 for place in range(start, start + graph.rows - 1)
+        ]
         return made.Answer({"proposals": np.array([rows])})
 
     monkeypatch.setattr(generator.drafter, "call", scripted)
@@ -137,11 +145,15 @@ def test_the_python_form_runs_core_ml_packages(either: Path, tmp_path: Path, mon
 
 
 def test_the_cache_that_an_app_keeps_is_the_one_that_the_runtime_keeps(hosted: Path, tmp_path: Path) -> None:
-    """Blocks of several widths, accepted in part or not at all, calls without rows and new requests: equal after each, bit for bit."""
+    """Blocks of several widths, accepted in part or not at all, calls without rows and new requests: equal after each,
+    bit for bit.
+    """
     embed(hosted, "python", tmp_path / "app")
     random, sizes, latest = np.random.default_rng(5), [4, 2, 32, 3], {}
     port = PortRecord(name="cache", dtype="float16", shape=sizes)
-    record: Any = SimpleNamespace(name="tiny", graphs=[GraphRecord(role="verify", file="f", rows=4, inputs=[port], outputs=[], caches=[])])
+    record: Any = SimpleNamespace(
+        name="tiny", graphs=[GraphRecord(role="verify", file="f", rows=4, inputs=[port], outputs=[], caches=[])]
+    )
     theirs = HostCache(record, SimpleNamespace(call=lambda *_: dict(latest)))  # type: ignore[arg-type]
     made = module(tmp_path / "app")
     memory, position = made.Memory(sizes), 0
@@ -161,7 +173,9 @@ def test_the_cache_that_an_app_keeps_is_the_one_that_the_runtime_keeps(hosted: P
 
 
 def test_no_call_is_given_a_copy_of_the_cache(hosted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All functions of a model read one array, in the memory that was there from the first call on; what they are given is made once for each."""
+    """All functions of a model read one array, in the memory that was there from the first call on; what they are given
+    is made once for each.
+    """
     embed(hosted, "python", tmp_path / "app")
     made = module(tmp_path / "app")
     calls: dict[str, list[tuple[int, int, bool]]] = {}
@@ -200,7 +214,9 @@ def test_code_for_one_cache_policy_refuses_bundles_of_the_other(coreml: Path, ho
             made.Manifest(wrong)
 
 
-@pytest.mark.parametrize(("backend", "policy"), [("coreml", "gpu-state"), ("coreml", "ane-io"), ("coreai", "gpu-state")])
+@pytest.mark.parametrize(
+    ("backend", "policy"), [("coreml", "gpu-state"), ("coreml", "ane-io"), ("coreai", "gpu-state")]
+)
 def test_generated_python_is_clean(backend: str, policy: str, tmp_path: Path) -> None:
     manifest = SimpleNamespace(
         requires=SimpleNamespace(backend=backend),
@@ -213,7 +229,9 @@ def test_generated_python_is_clean(backend: str, policy: str, tmp_path: Path) ->
         (tmp_path / name).write_text(text)
     config = ["--config", str(ROOT / "pyproject.toml"), "--no-cache"]
     for command in (["check", *config], ["format", "--check", *config]):
-        done = subprocess.run([sys.executable, "-m", "ruff", *command, str(tmp_path)], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *command, str(tmp_path)], capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stdout
 
 
@@ -226,7 +244,9 @@ def choice(history: list[int]) -> int:
 
 
 class FakeModel:
-    """Target or drafter with a cache of tokens in place of K and V; a row that nobody wrote, or that was rejected, shows as a wrong token."""
+    """Target or drafter with a cache of tokens in place of K and V; a row that nobody wrote, or that was rejected,
+    shows as a wrong token.
+    """
 
     def __init__(self, made: ModuleType, right: Callable[[int], bool]) -> None:
         self.made, self.right, self.cache = made, right, [-1] * 200
@@ -251,11 +271,18 @@ class FakeModel:
         choices = [choice(self.cache[: position + row + 1]) for row in range(len(rows))]
         if "valid" in numbers:
             choices = [choices[numbers["valid"][0] - 1]]
-        return self.made.Answer({"choices": np.array([choices]), "taps": np.array([[[position + row, token] for row, token in enumerate(rows)]])})
+        return self.made.Answer(
+            {
+                "choices": np.array([choices]),
+                "taps": np.array([[[position + row, token] for row, token in enumerate(rows)]]),
+            }
+        )
 
     def inject(self, graph: Any, taps: Any, rows: int, position: int) -> None:
         shown = taps.first(rows, [1, graph.rows, 2])[0]
-        assert shown[:rows, 0].tolist() == list(range(position, position + rows)), "taps of other rows than those committed"
+        assert shown[:rows, 0].tolist() == list(range(position, position + rows)), (
+            "taps of other rows than those committed"
+        )
         self.cache[position : position + rows] = shown[:rows, 1].tolist()
 
 
@@ -268,7 +295,9 @@ def made(coreai: Path, tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 
 @pytest.mark.parametrize("wrong_every", [1, 2, 3, 5, 1000])
 @pytest.mark.parametrize("prompt", [1, 64, 65, 90])
-def test_the_loop_keeps_what_the_target_chooses_however_good_the_drafter_is(coreai: Path, made: ModuleType, wrong_every: int, prompt: int) -> None:
+def test_the_loop_keeps_what_the_target_chooses_however_good_the_drafter_is(
+    coreai: Path, made: ModuleType, wrong_every: int, prompt: int
+) -> None:
     manifest = made.Manifest(coreai)
     drafter = FakeModel(made, lambda position: position % wrong_every != 0)
     generator = made.Generator(manifest, FakeModel(made, bool), drafter)
@@ -279,11 +308,15 @@ def test_the_loop_keeps_what_the_target_chooses_however_good_the_drafter_is(core
         wanted.append(choice([*history, *wanted]))
     assert found == wanted
     if wrong_every == 1000 and len(wanted) > 20:
-        assert generator.cycles <= -(-(len(wanted) - 1) // BLOCK) + 1, "a drafter that is always right must give a block a cycle"
+        assert generator.cycles <= -(-(len(wanted) - 1) // BLOCK) + 1, (
+            "a drafter that is always right must give a block a cycle"
+        )
 
 
 @pytest.mark.parametrize(("prompt", "limit"), [([], 5), ([1], 0), ([1] * (CONTEXT + 1), 5), ([-1], 5), ([10**6], 5)])
-def test_a_request_that_cannot_be_answered_is_an_error(coreai: Path, made: ModuleType, prompt: list[int], limit: int) -> None:
+def test_a_request_that_cannot_be_answered_is_an_error(
+    coreai: Path, made: ModuleType, prompt: list[int], limit: int
+) -> None:
     generator = made.Generator(made.Manifest(coreai), FakeModel(made, bool), FakeModel(made, bool))
     with pytest.raises(ValueError, match="prompt"):
         generator.generate(prompt, limit, print)
@@ -304,7 +337,9 @@ def test_the_command(coreml: Path, tmp_path: Path, capfd: pytest.CaptureFixture[
     command = ["embed", str(coreml), "--lang", "swift", "-o", str(place)]
     assert main([*command, "--json"]) == 0
     document = json.loads(capfd.readouterr().out)
-    assert sorted([*document["files"], MARK]) == sorted(path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file())
+    assert sorted([*document["files"], MARK]) == sorted(
+        path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()
+    )
     assert main(command) == 2
     assert "--force" in capfd.readouterr().err
     assert main([*command, "--force", "-q"]) == 0
@@ -349,7 +384,8 @@ def test_bundles_without_such_code_are_refused(coreai: Path, tmp_path: Path, cap
     with pytest.raises(UsageError, match="back-end onnxruntime"):
         source_of(
             SimpleNamespace(
-                requires=SimpleNamespace(backend="onnxruntime"), **{name: getattr(other, name) for name in ("target", "context", "pairing", "config")}
+                requires=SimpleNamespace(backend="onnxruntime"),
+                **{name: getattr(other, name) for name in ("target", "context", "pairing", "config")},
             ),
             "python",
         )  # type: ignore[arg-type]

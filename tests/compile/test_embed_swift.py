@@ -1,4 +1,7 @@
-"""The Swift form of an app's source, from the template of the Python form, reads and calls what is there. Nobody compiles it here."""
+"""The Swift form of an app's source, from the template of the Python form, reads and calls what is there.
+
+Nobody compiles it here.
+"""
 
 from __future__ import annotations
 
@@ -65,11 +68,22 @@ def check_decodes(value: Any, kind: str, known: dict[str, dict[str, tuple[str, s
 
 def test_swift_decodes_only_keys_that_a_manifest_has(either: Path, swift: dict[str, str]) -> None:
     known = structures(swift["Sources/DFlash/Manifest.swift"])
-    assert {"Manifest", "ModelRecord", "Part", "Place", "Port", "Pairing", "DraftVocabulary", "Configuration"} <= known.keys()
+    assert {
+        "Manifest",
+        "ModelRecord",
+        "Part",
+        "Place",
+        "Port",
+        "Pairing",
+        "DraftVocabulary",
+        "Configuration",
+    } <= known.keys()
     document = json.loads((either / "manifest.json").read_text())
     check_decodes(document, "Manifest", known, "manifest")
     check_decodes({"size": 5, "file": "x"}, "DraftVocabulary", known, "draft_vocabulary")
-    schema = json.loads((ROOT / "artifacts" / "bundle.schema.json").read_text())["$defs"]["DraftVocabularyRecord"]["properties"]
+    schema = json.loads((ROOT / "artifacts" / "bundle.schema.json").read_text())["$defs"]["DraftVocabularyRecord"][
+        "properties"
+    ]
     assert {key for _, key in known["DraftVocabulary"].values()} <= schema.keys()
     del document["pairing"]["mask_id"]
     with pytest.raises(AssertionError, match="mask_id"):
@@ -83,7 +97,9 @@ def test_swift_names_only_what_the_packages_have(either: Path, swift: dict[str, 
     bodies = dict(re.findall(r"func (\w+)\(.*?\{\n(.*?)\n    \}", loop, re.DOTALL))
     given = {name: set(re.findall(r'"(\w+)": ', body)) for name, body in bodies.items()}
     read = {name: set(re.findall(r'integers\("(\w+)"\)', body)) for name, body in bodies.items()}
-    given["inject"] = set(re.findall(r'^            "(\w+)": MLFeatureValue', swift["Sources/DFlash/Model.swift"], re.MULTILINE))
+    given["inject"] = set(
+        re.findall(r'^            "(\w+)": MLFeatureValue', swift["Sources/DFlash/Model.swift"], re.MULTILINE)
+    )
     model_file = swift["Sources/DFlash/Model.swift"]
     asked = set(re.findall(r'\$0\.name == "(\w+)"', model_file))
     assert asked == ({"cache", "rows"} if hosted else set())
@@ -112,7 +128,9 @@ def test_swift_names_only_what_the_packages_have(either: Path, swift: dict[str, 
 
 
 def test_swift_gives_no_call_a_copy_of_the_cache(either: Path, swift: dict[str, str]) -> None:
-    """As the Python form, of which that is measured: one array over memory of its own, named where a model is made and nowhere in a call."""
+    """As the Python form, of which that is measured: one array over memory of its own, named where a model is made and
+    nowhere in a call.
+    """
     model, hosted = swift["Sources/DFlash/Model.swift"], read_manifest(either).config["cache_policy"] == "ane-io"
     assert model.count("MLFeatureValue(multiArray: memory.array)") == model.count("try Memory(port.shape)") == hosted
     run = re.search(r"    (?:private )?func run\(.*?\n    \}\n", model, re.DOTALL)
@@ -120,7 +138,9 @@ def test_swift_gives_no_call_a_copy_of_the_cache(either: Path, swift: dict[str, 
     assert set(re.findall(r"\bcache\.\w+", run[0])) == ({"cache.commit", "cache.hold"} if hosted else set())
     assert not re.search(r"multiArray|shapedArray:|MLDictionaryFeatureProvider" if hosted else r"memory|cache", run[0])
     text = swift.get("Sources/DFlash/HostCache.swift", "")
-    assert ("dataPointer: raw" in text) == ("(first + place).update(from: base + start, count: count)" in text) == hosted
+    assert (
+        ("dataPointer: raw" in text) == ("(first + place).update(from: base + start, count: count)" in text) == hosted
+    )
 
 
 def test_both_languages_have_the_same_loop(swift: dict[str, str], either: Path) -> None:
@@ -129,14 +149,19 @@ def test_both_languages_have_the_same_loop(swift: dict[str, str], either: Path) 
     names = [
         re.findall(pattern, text[text.index("The greedy draft–verify loop. It") :])
         for pattern, text in (
-            (r"(?:func|def) (generate|prefill|cycle|draft|show|narrowest|padded)\b", swift["Sources/DFlash/Generator.swift"]),
+            (
+                r"(?:func|def) (generate|prefill|cycle|draft|show|narrowest|padded)\b",
+                swift["Sources/DFlash/Generator.swift"],
+            ),
             (r"(?:func|def) (generate|prefill|cycle|draft|show|narrowest|padded)\b", python),
         )
     ]
     assert names[0] == names[1] == ["generate", "prefill", "cycle", "draft", "show", "narrowest", "padded"]
     for name in ("loop", "cache"):
         template = (ROOT / "compile" / "embed" / "templates" / f"{name}.jinja").read_text()
-        assert not re.search(r"swift|python", template.partition("\n\n\n")[2], re.IGNORECASE), "a loop that asks for the language is two loops"
+        assert not re.search(r"swift|python", template.partition("\n\n\n")[2], re.IGNORECASE), (
+            "a loop that asks for the language is two loops"
+        )
     cache = swift.get("Sources/DFlash/HostCache.swift", "")
     methods = ["hold", "commit"] if cache else []
     assert re.findall(r"func (hold|commit)\b", cache) == re.findall(r"def (hold|commit)\b", python) == methods

@@ -124,7 +124,9 @@ def test_the_error_is_at_most_half_a_step(dtype: torch.dtype, size: float) -> No
 
 
 def test_values_worked_by_hand() -> None:
-    levels, scale = quantize_channels(torch.tensor([[127.0, -63.4, 0.6, 0.0], [0.0, 0.0, 0.0, 0.0], [-254.0, 2.0, 1.0, 3.1]]))
+    levels, scale = quantize_channels(
+        torch.tensor([[127.0, -63.4, 0.6, 0.0], [0.0, 0.0, 0.0, 0.0], [-254.0, 2.0, 1.0, 3.1]])
+    )
     assert scale.flatten().tolist() == [1.0, 1.0, 2.0]
     assert levels.tolist() == [[127, -63, 1, 0], [0, 0, 0, 0], [-127, 1, 0, 2]]
 
@@ -139,7 +141,12 @@ def test_rows_are_read_as_the_whole_is(int8: Path) -> None:
 def test_it_is_a_drafter_like_the_other(int8: Path, plain: Path, target: Path) -> None:
     one, other = open_drafter(int8), open_drafter(plain)
     assert {name: tuple(shape) for name, shape in one.tensors.shapes().items()} == dict(other.tensors.shapes())
-    assert (one.spec.layers, one.spec.taps, one.spec.dtype, one.spec.dialect) == (other.spec.layers, other.spec.taps, other.spec.dtype, other.spec.dialect)
+    assert (one.spec.layers, one.spec.taps, one.spec.dtype, one.spec.dialect) == (
+        other.spec.layers,
+        other.spec.taps,
+        other.spec.dtype,
+        other.spec.dialect,
+    )
     assert pair(open_target(target), one).warnings == ()
     assert (int8 / "model.safetensors").stat().st_size < 0.75 * (plain / "model.safetensors").stat().st_size
 
@@ -157,7 +164,9 @@ def test_a_reduced_vocabulary_and_its_head_stay(target: Path, own_head: bool, tm
 
 def test_equal_inputs_give_equal_bytes(int8: Path, plain: Path, tmp_path: Path) -> None:
     again = quantize_drafter(plain, tmp_path / "again")
-    assert {file.name: file.read_bytes() for file in again.iterdir()} == {file.name: file.read_bytes() for file in int8.iterdir()}
+    assert {file.name: file.read_bytes() for file in again.iterdir()} == {
+        file.name: file.read_bytes() for file in int8.iterdir()
+    }
 
 
 @pytest.mark.parametrize(
@@ -181,7 +190,9 @@ def test_a_scheme_that_is_not_read_is_refused(copy: Path, key: str, value: Any, 
     assert "quantization_config" in caught.value.where
 
 
-@pytest.mark.parametrize(("key", "value"), [("num_bits", 4), ("symmetric", False), ("strategy", "group"), ("type", "float")])
+@pytest.mark.parametrize(
+    ("key", "value"), [("num_bits", 4), ("symmetric", False), ("strategy", "group"), ("type", "float")]
+)
 def test_weights_of_another_kind_are_refused_by_what_differs(copy: Path, key: str, value: Any) -> None:
     edit_config(copy, lambda config: config["config_groups"]["group_0"]["weights"].update({key: value}))
     with pytest.raises(CheckpointError) as caught:
@@ -210,7 +221,9 @@ Weights = dict[str, torch.Tensor]
         (lambda w: w.pop(NAME), "scales nothing"),
     ],
 )
-def test_weights_and_scales_that_do_not_belong_together_are_refused(copy: Path, change: Callable[[Weights], object], says: str) -> None:
+def test_weights_and_scales_that_do_not_belong_together_are_refused(
+    copy: Path, change: Callable[[Weights], object], says: str
+) -> None:
     edit_weights(copy, change)
     with pytest.raises(CheckpointError) as caught:
         open_drafter(copy)
@@ -241,7 +254,11 @@ def test_a_drafter_that_is_int8_already_is_refused(int8: Path, tmp_path: Path) -
 def test_what_must_not_be_replaced_is_not(plain: Path, copy: Path, tmp_path: Path) -> None:
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear").write_text("you")
-    for output, force, says in ((copy, False, "there is a drafter"), (tmp_path / "letters", True, "no drafter"), (plain, True, "replace itself")):
+    for output, force, says in (
+        (copy, False, "there is a drafter"),
+        (tmp_path / "letters", True, "no drafter"),
+        (plain, True, "replace itself"),
+    ):
         before = {file: file.read_bytes() for file in output.iterdir()}
         with pytest.raises(UsageError, match=says):
             quantize_drafter(plain, output, force)

@@ -1,4 +1,6 @@
-"""The shape of lowered graphs: which operators are left, that ports are the signature's, and that caches may be updated in place."""
+"""The shape of lowered graphs: which operators are left, that ports are the signature's, and that caches may be updated
+in place.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,16 @@ class Pair:
 
     def __init__(self, folder: Path) -> None:
         path = models.write_target(folder / "target", "qwen3", num_hidden_layers=LAYERS)
-        layers = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 5, "use_sliding_window": True, "is_causal": False}
-        target, drafter = open_target(path), open_drafter(models.write_drafter(folder / "drafter", path, layers=DRAFT_LAYERS, **layers))
+        layers = {
+            "layer_types": ["sliding_attention", "full_attention"],
+            "sliding_window": 5,
+            "use_sliding_window": True,
+            "is_causal": False,
+        }
+        target, drafter = (
+            open_target(path),
+            open_drafter(models.write_drafter(folder / "drafter", path, layers=DRAFT_LAYERS, **layers)),
+        )
         self.sources: Mapping[str, TensorSource] = {"target": target.tensors, "drafter": drafter.tensors}
         self.graphs: dict[str, Graph] = {
             "target": trace_target(target, (0, 1), CONTEXT),
@@ -68,7 +78,9 @@ def test_ports_are_the_signatures(pair: Pair, role: str, form: str) -> None:
     session = onnxruntime.InferenceSession(pair.path(role, form), quiet())
     signature = pair.graphs[role].signature
     for found, wanted in ((session.get_inputs(), signature.inputs), (session.get_outputs(), signature.outputs)):
-        assert [(port.name, tuple(port.shape), port.type) for port in found] == [(port.name, port.shape, kind(port)) for port in wanted]
+        assert [(port.name, tuple(port.shape), port.type) for port in found] == [
+            (port.name, port.shape, kind(port)) for port in wanted
+        ]
 
 
 def kind(port: Port) -> str:
@@ -104,7 +116,10 @@ def test_caches_may_be_updated_in_place(pair: Pair, role: str, form: str) -> Non
     feeds = {port.name: sample(port, generator) for port in signature.inputs}
     expected = ort_call(path)(feeds)
     session = onnxruntime.InferenceSession(path, quiet())
-    binding, shared = session.io_binding(), {name: onnxruntime.OrtValue.ortvalue_from_numpy(feeds[name].copy()) for name, _ in signature.caches}
+    binding, shared = (
+        session.io_binding(),
+        {name: onnxruntime.OrtValue.ortvalue_from_numpy(feeds[name].copy()) for name, _ in signature.caches},
+    )
     for name, value in feeds.items():
         if name not in shared:
             binding.bind_cpu_input(name, value)
@@ -122,7 +137,9 @@ def test_caches_may_be_updated_in_place(pair: Pair, role: str, form: str) -> Non
         now = shared[name].numpy()
         # Past the last row, a kernel that copies may leave whatever it likes: nothing reads there.
         np.testing.assert_array_equal(now[:, :, :10], expected[updated][:, :, :10])
-        assert (now != feeds[name]).any(axis=(0, 1, 3)).nonzero()[0].tolist() == [7, 8, 9], "the rows at the position, and no other"
+        assert (now != feeds[name]).any(axis=(0, 1, 3)).nonzero()[0].tolist() == [7, 8, 9], (
+            "the rows at the position, and no other"
+        )
 
 
 def sample(port: Port, generator: np.random.Generator) -> np.ndarray:

@@ -24,7 +24,9 @@ def test_padding_names_axes_from_the_first() -> None:
 @pytest.mark.parametrize("smallest", [False, True])
 def test_the_largest_come_first(smallest: bool) -> None:
     random = torch.randn(3, 7, generator=torch.Generator().manual_seed(0))
-    values, indices = OPERATIONS["topk"](x=random, k=torch.tensor(3), axis=torch.tensor(-1), ascending=torch.tensor(smallest))
+    values, indices = OPERATIONS["topk"](
+        x=random, k=torch.tensor(3), axis=torch.tensor(-1), ascending=torch.tensor(smallest)
+    )
     order = np.argsort(random.numpy() if smallest else -random.numpy(), axis=-1)[:, :3]
     np.testing.assert_array_equal(indices, order)
     np.testing.assert_array_equal(values, np.take_along_axis(random.numpy(), order, -1))
@@ -34,19 +36,28 @@ def test_the_largest_come_first(smallest: bool) -> None:
 
 def test_scattering_stays_inside() -> None:
     indices, updates = torch.tensor([[[2, 0]]] * 2), torch.full((2, 1, 2), -1.0)
-    found = OPERATIONS["scatter_along_axis"](data=X, indices=indices, updates=updates, axis=torch.tensor(2), mode="update")
+    found = OPERATIONS["scatter_along_axis"](
+        data=X, indices=indices, updates=updates, axis=torch.tensor(2), mode="update"
+    )
     wanted = X.numpy().copy()
     np.put_along_axis(wanted[:, :1], indices.numpy(), updates.numpy(), 2)
     np.testing.assert_array_equal(found, wanted)
     with pytest.raises(Fault, match="looks up"):
-        OPERATIONS["scatter_along_axis"](data=X, indices=indices + 2, updates=updates, axis=torch.tensor(2), mode="update")
+        OPERATIONS["scatter_along_axis"](
+            data=X, indices=indices + 2, updates=updates, axis=torch.tensor(2), mode="update"
+        )
     with pytest.raises(Fault, match="mode add"):
         OPERATIONS["scatter_along_axis"](data=X, indices=indices, updates=updates, axis=torch.tensor(2), mode="add")
 
 
 def test_filling_takes_the_shape_of_another() -> None:
     found = OPERATIONS["fill_like"](ref_tensor=X, value=torch.tensor(2.5, dtype=torch.float16))
-    assert (tuple(found.shape), found.dtype, float(found.min()), float(found.max())) == ((2, 3, 4), torch.float16, 2.5, 2.5)
+    assert (tuple(found.shape), found.dtype, float(found.min()), float(found.max())) == (
+        (2, 3, 4),
+        torch.float16,
+        2.5,
+        2.5,
+    )
 
 
 def test_a_token_that_no_selector_scored_is_a_wrong_choice() -> None:

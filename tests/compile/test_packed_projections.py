@@ -1,4 +1,6 @@
-"""Q, K and V as one product: taken where it may be, bit for bit what three give, and never where something lies between."""
+"""Q, K and V as one product: taken where it may be, bit for bit what three give, and never where something lies
+between.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def llama(tmp_path_factory: pytest.TempPathFactory):
     graph = trace_target(checkpoint, (0, 1), CONTEXT)
     semantic, engines = to_onnx(graph), {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ort_form, "to_onnx", lambda graph: semantic.copy())  # exporting takes longer than all that comes after
+        patch.setattr(
+            ort_form, "to_onnx", lambda graph: semantic.copy()
+        )  # exporting takes longer than all that comes after
         for packed in (True, False):
             for precision in PRECISIONS:
                 (place := folder / f"{packed}").mkdir(exist_ok=True)
@@ -62,7 +66,11 @@ def test_the_same_bits_as_three_products(llama, precision, width):
     tokens = torch.randint(4, checkpoint.spec.vocab, (CONTEXT,), generator=torch.Generator().manual_seed(5)).tolist()
     packed, apart = (Cached(graph.signature, ort_call(engines[precision, form])) for form in (True, False))
     for start in range(0, len(tokens), width):
-        for have, want in zip(packed.verify(tokens[start : start + width], start), apart.verify(tokens[start : start + width], start), strict=True):
+        for have, want in zip(
+            packed.verify(tokens[start : start + width], start),
+            apart.verify(tokens[start : start + width], start),
+            strict=True,
+        ):
             np.testing.assert_array_equal(have, want)
     assert packed.caches.keys() == apart.caches.keys()
     for name, cache in packed.caches.items():

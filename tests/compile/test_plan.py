@@ -44,7 +44,9 @@ def _muse(folder: Path) -> tuple[Path, Path]:
     return target, models.write_assistant(folder / "drafter", target, layer_types=kinds, sliding_window=6)
 
 
-def _pair(family: str, write: Callable[..., Path] = models.write_drafter, drafter: dict[str, Any] | None = None, **fields: Any) -> Callable[..., Any]:
+def _pair(
+    family: str, write: Callable[..., Path] = models.write_drafter, drafter: dict[str, Any] | None = None, **fields: Any
+) -> Callable[..., Any]:
     def make(folder: Path) -> tuple[Path, Path]:
         target = models.write_target(folder / "target", family, **fields)
         return target, write(folder / "drafter", target, **(drafter or {}))
@@ -89,19 +91,36 @@ def test_bytes_are_those_of_a_bundle(tmp_path: Path) -> None:
     stored = 0
     for graph in (*manifest.target.graphs, *manifest.drafter.graphs):
         for tensor in onnx.load(bundle / graph.file, load_external_data=False).graph.initializer:
-            stored += next((int(entry.value) for entry in tensor.external_data if entry.key == "length"), len(tensor.raw_data))
+            stored += next(
+                (int(entry.value) for entry in tensor.external_data if entry.key == "length"), len(tensor.raw_data)
+            )
     weights, needs = made.weights[0], made.needs[0]
     assert stored == pytest.approx(weights.target + weights.drafter + needs.tables, rel=RELATIVE, abs=ABSOLUTE)
-    caches = [port for graph in (manifest.target.graphs[0], manifest.drafter.graphs[1]) for port in graph.inputs if "cache" in port.name]
+    caches = [
+        port
+        for graph in (manifest.target.graphs[0], manifest.drafter.graphs[1])
+        for port in graph.inputs
+        if "cache" in port.name
+    ]
     assert needs.rings == 4, "three layers of the target and one of the drafter"
-    assert sum(4 * port.shape[1] * port.shape[2] * port.shape[3] for port in caches) == needs.target_cache + needs.drafter_cache < needs.full_cache
+    assert (
+        sum(4 * port.shape[1] * port.shape[2] * port.shape[3] for port in caches)
+        == needs.target_cache + needs.drafter_cache
+        < needs.full_cache
+    )
 
 
 def test_a_published_shape_is_what_its_authors_say() -> None:
-    made = plan(outline_target(CONFIGS / "muse-glimmer-30b.json"), outline_drafter(CONFIGS / "muse-glimmer-30b-assistant.json"), [8192, 131072])
+    made = plan(
+        outline_target(CONFIGS / "muse-glimmer-30b.json"),
+        outline_drafter(CONFIGS / "muse-glimmer-30b-assistant.json"),
+        [8192, 131072],
+    )
     assert made.target.windows.count(2048) == 39
     assert 27e9 < sum(_product(shape) for shape in made.target.shapes.values()) < 31e9
-    assert made.weights[0].drafter > 5.11e9, "its 5.11 GB of half floats in bytes, and embedding and head of the target beside them"
+    assert made.weights[0].drafter > 5.11e9, (
+        "its 5.11 GB of half floats in bytes, and embedding and head of the target beside them"
+    )
     whole, short = made.needs[1], made.needs[0]
     full_layer = 2 * 2 * 128 * 4 * 131072  # K and V of two heads, 128 wide, in float32
     assert whole.target_cache - 39 * 2 * 2 * 128 * 4 * 2112 == 13 * full_layer
@@ -131,7 +150,11 @@ def test_what_cannot_be_planned(tmp_path: Path) -> None:
     assert plan(outline, drafter, [65536]).needs[0].target_cache is None
     with pytest.raises(PairingError, match="are not layers of the target"):
         plan(outline, outline_drafter(CONFIGS / "muse-glimmer-30b-assistant.json"), [8192])
-    for change, said in (({"hidden": 6656}, "6656 wide"), ({"target_layers": 30}, "of 30 layers"), ({"vocab": 7}, "7 entries")):
+    for change, said in (
+        ({"hidden": 6656}, "6656 wide"),
+        ({"target_layers": 30}, "of 30 layers"),
+        ({"vocab": 7}, "7 entries"),
+    ):
         with pytest.raises(PairingError, match=said):
             plan(outline, replace(drafter, **change), [8192])
     with pytest.raises(UsageError, match="contexts"):

@@ -13,13 +13,16 @@ from onnx import TensorProto, helper, numpy_helper
 from dflash_compile.compile.onnxruntime.quantize import Blocks, block_for
 
 
-@pytest.mark.parametrize(("width", "block"), [(576, 64), (1536, 64), (96, 32), (160, 32), (48, 16), (100, None), (1440, 64)])
+@pytest.mark.parametrize(
+    ("width", "block"), [(576, 64), (1536, 64), (96, 32), (160, 32), (48, 16), (100, None), (1440, 64)]
+)
 def test_blocks_fill_the_width_or_nearly(width: int, block: int | None) -> None:
     assert block_for(width) == block
 
 
 @pytest.mark.parametrize(
-    ("width", "most", "block"), [(1536, 128, 128), (1536, 256, 256), (576, 128, 128), (576, 256, 128), (576, 32, 32), (96, 128, 32), (48, 64, 16)]
+    ("width", "most", "block"),
+    [(1536, 128, 128), (1536, 256, 256), (576, 128, 128), (576, 256, 128), (576, 32, 32), (96, 128, 32), (48, 64, 16)],
 )
 def test_blocks_are_no_larger_than_asked_for(width: int, most: int, block: int) -> None:
     assert block_for(width, most) == block
@@ -84,11 +87,24 @@ def test_onnx_runtime_reads_the_layout(bits: int, block: int, rest: int) -> None
     encoding, weight = Blocks(bits, block), torch.randn(n, k)
     parts = encoding.encode(weight)
     tensors = [numpy_helper.from_array(part, f"w{index}") for index, part in enumerate(parts)]
-    node = helper.make_node("MatMulNBits", ["x", *(t.name for t in tensors)], ["y"], domain="com.microsoft", K=k, N=n, bits=bits, block_size=block)
+    node = helper.make_node(
+        "MatMulNBits",
+        ["x", *(t.name for t in tensors)],
+        ["y"],
+        domain="com.microsoft",
+        K=k,
+        N=n,
+        bits=bits,
+        block_size=block,
+    )
     value = helper.make_tensor_value_info
-    graph = helper.make_graph([node], "g", [value("x", TensorProto.FLOAT, [1, 5, k])], [value("y", TensorProto.FLOAT, [1, 5, n])], tensors)
+    graph = helper.make_graph(
+        [node], "g", [value("x", TensorProto.FLOAT, [1, 5, k])], [value("y", TensorProto.FLOAT, [1, 5, n])], tensors
+    )
     imports = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
-    session = onnxruntime.InferenceSession(helper.make_model(graph, opset_imports=imports, ir_version=10).SerializeToString())
+    session = onnxruntime.InferenceSession(
+        helper.make_model(graph, opset_imports=imports, ir_version=10).SerializeToString()
+    )
     x = torch.randn(1, 5, k)
     (found,) = session.run(None, {"x": x.numpy()})
     np.testing.assert_allclose(found, (x @ encoding.decode(parts)[:, :k].T).numpy(), atol=1e-3)

@@ -1,4 +1,6 @@
-"""A target compiled once, with one drafter after another: the same bundle as a full build's, or a refusal that says what differs."""
+"""A target compiled once, with one drafter after another: the same bundle as a full build's, or a refusal that says
+what differs.
+"""
 
 from __future__ import annotations
 
@@ -34,16 +36,22 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> TargetCheckpoint:
 @pytest.fixture(scope="module")
 def drafters(target: TargetCheckpoint, tmp_path_factory: pytest.TempPathFactory) -> list[DrafterCheckpoint]:
     folder = tmp_path_factory.mktemp("drafters")
-    return [open_drafter(models.write_drafter(folder / str(seed), target.path, layers=1, seed=seed)) for seed in range(2)]
+    return [
+        open_drafter(models.write_drafter(folder / str(seed), target.path, layers=1, seed=seed)) for seed in range(2)
+    ]
 
 
 @pytest.fixture(scope="module")
-def donor(target: TargetCheckpoint, drafters: list[DrafterCheckpoint], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def donor(
+    target: TargetCheckpoint, drafters: list[DrafterCheckpoint], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     return build(target, drafters[0], tmp_path_factory.mktemp("donor") / "donor", OPTIONS)
 
 
 @pytest.fixture(scope="module")
-def whole(target: TargetCheckpoint, drafters: list[DrafterCheckpoint], tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def whole(
+    target: TargetCheckpoint, drafters: list[DrafterCheckpoint], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, bytes]:
     """A full build with the second drafter."""
     return contents(build(target, drafters[1], tmp_path_factory.mktemp("whole") / "whole", OPTIONS))
 
@@ -62,11 +70,20 @@ def no_links(*_: object, **__: object) -> None:
 
 
 @pytest.fixture(scope="module")
-def swapped(target: TargetCheckpoint, drafters: list[DrafterCheckpoint], donor: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def swapped(
+    target: TargetCheckpoint, drafters: list[DrafterCheckpoint], donor: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """The second drafter with the donor's target."""
     steps: list[str] = []
     folder = tmp_path_factory.mktemp("swapped")
-    bundle = build(target, drafters[1], folder / "swapped", OPTIONS, lambda step, done=0, total=0: steps.append(f"{step} {total}"), target_from=donor)
+    bundle = build(
+        target,
+        drafters[1],
+        folder / "swapped",
+        OPTIONS,
+        lambda step, done=0, total=0: steps.append(f"{step} {total}"),
+        target_from=donor,
+    )
     assert "tracing and lowering 2" in steps, "the target was traced as well"
     return bundle
 
@@ -86,7 +103,12 @@ def test_the_text_is_the_targets_whoever_drafts(swapped: Path, donor: Path) -> N
 
 
 def test_a_bundle_gives_to_its_own_successor_and_without_links(
-    target: TargetCheckpoint, drafters: list[DrafterCheckpoint], copy: Path, whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target: TargetCheckpoint,
+    drafters: list[DrafterCheckpoint],
+    copy: Path,
+    whole: dict[str, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(UsageError, match="there is a bundle"):
         build(target, drafters[1], copy, OPTIONS, target_from=copy)
@@ -103,7 +125,12 @@ def test_a_drafter_of_another_precision_goes_with_the_same_target(
     manifest = open_bundle(build(target, drafters[1], tmp_path / "bundle", options, target_from=donor)).manifest
     assert (manifest.target.precision, manifest.drafter.precision, manifest.pairing.block) == ("int4", "int8", 8)
     assert manifest.config["drafter_precision"] == "int8"
-    names = [tensor.name for tensor in onnx.load(tmp_path / "bundle" / "drafter" / "inject.onnx", load_external_data=False).graph.initializer]
+    names = [
+        tensor.name
+        for tensor in onnx.load(
+            tmp_path / "bundle" / "drafter" / "inject.onnx", load_external_data=False
+        ).graph.initializer
+    ]
     assert any(name.endswith(".int8") for name in names)
     assert not any(name.endswith(".int4") for name in names)
 
@@ -114,16 +141,26 @@ def test_a_drafter_of_another_precision_goes_with_the_same_target(
         ({"precision": "int8", "context": 96}, ["precision of the target: int4 there, int8 here"]),
         ({"precision": "int4", "context": 96, "group_size": 32}, ["group size: 64 there, 32 here"]),
         ({"precision": "int4", "context": 64}, ["context: 96 there, 64 here"]),
-        ({"precision": "fp32", "context": 64, "portable": True}, ["portable form: False there, True here", "precision of", "context: "]),
+        (
+            {"precision": "fp32", "context": 64, "portable": True},
+            ["portable form: False there, True here", "precision of", "context: "],
+        ),
     ],
 )
 def test_another_build_is_refused_with_everything_that_differs(
-    target: TargetCheckpoint, drafters: list[DrafterCheckpoint], donor: Path, wanted: dict[str, object], says: list[str], tmp_path: Path
+    target: TargetCheckpoint,
+    drafters: list[DrafterCheckpoint],
+    donor: Path,
+    wanted: dict[str, object],
+    says: list[str],
+    tmp_path: Path,
 ) -> None:
     refuse(target, drafters[1], donor, BuildOptions(**wanted), says, tmp_path)  # type: ignore[arg-type]
 
 
-def test_other_taps_are_refused(target: TargetCheckpoint, donor: Path, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+def test_other_taps_are_refused(
+    target: TargetCheckpoint, donor: Path, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
     """Their order counts: they are concatenated as listed."""
     reverse = models.write_drafter(tmp_path_factory.mktemp("reverse") / "drafter", target.path, layers=1, taps=(1, 0))
     refuse(target, open_drafter(reverse), donor, OPTIONS, ["taps: [0, 1] there, [1, 0] here"], tmp_path)
@@ -140,36 +177,61 @@ def test_another_target_of_the_same_shape_is_refused(
     ("change", "says"),
     [
         (lambda m: msgspec.structs.replace(m, created_by="dflash-compile 0.0.1"), "tool: dflash-compile 0.0.1 there"),
-        (lambda m: msgspec.structs.replace(m, requires=msgspec.structs.replace(m.requires, built_with="1.31.0")), "back-end: onnxruntime 1.31.0 there"),
+        (
+            lambda m: msgspec.structs.replace(m, requires=msgspec.structs.replace(m.requires, built_with="1.31.0")),
+            "back-end: onnxruntime 1.31.0 there",
+        ),
     ],
 )
 def test_engines_of_another_version_are_refused(
-    target: TargetCheckpoint, drafters: list[DrafterCheckpoint], copy: Path, change: Callable[[Manifest], Manifest], says: str, tmp_path: Path
+    target: TargetCheckpoint,
+    drafters: list[DrafterCheckpoint],
+    copy: Path,
+    change: Callable[[Manifest], Manifest],
+    says: str,
+    tmp_path: Path,
 ) -> None:
     (copy / MANIFEST).write_bytes(msgspec.json.encode(change(read_manifest(copy))))
     refuse(target, drafters[1], copy, OPTIONS, [says], tmp_path, left=["copy"])
 
 
 def refuse(
-    target: TargetCheckpoint, drafter: DrafterCheckpoint, donor: Path, options: BuildOptions, says: list[str], folder: Path, left: list[str] | None = None
+    target: TargetCheckpoint,
+    drafter: DrafterCheckpoint,
+    donor: Path,
+    options: BuildOptions,
+    says: list[str],
+    folder: Path,
+    left: list[str] | None = None,
 ) -> None:
     steps: list[str] = []
     with pytest.raises(IncompatibleError) as caught:
-        build(target, drafter, folder / "out", options, lambda step, done=0, total=0: steps.append(step), target_from=donor)
+        build(
+            target,
+            drafter,
+            folder / "out",
+            options,
+            lambda step, done=0, total=0: steps.append(step),
+            target_from=donor,
+        )
     assert all(words in caught.value.why for words in says), caught.value.why
     assert caught.value.why.count(";") == len(says) - 1
     assert steps == ["opening the models"], "it refused only after work had begun"
     assert [path.name for path in folder.iterdir()] == (left or [])
 
 
-def test_what_is_no_bundle_is_refused(target: TargetCheckpoint, drafters: list[DrafterCheckpoint], tmp_path: Path) -> None:
+def test_what_is_no_bundle_is_refused(
+    target: TargetCheckpoint, drafters: list[DrafterCheckpoint], tmp_path: Path
+) -> None:
     for place in (tmp_path / "nothing", drafters[0].path):
         with pytest.raises(UsageError):
             build(target, drafters[1], tmp_path / "out", OPTIONS, target_from=place)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_changed_byte_is_found_and_nothing_is_left(target: TargetCheckpoint, drafters: list[DrafterCheckpoint], copy: Path, tmp_path: Path) -> None:
+def test_a_changed_byte_is_found_and_nothing_is_left(
+    target: TargetCheckpoint, drafters: list[DrafterCheckpoint], copy: Path, tmp_path: Path
+) -> None:
     """Sizes alone do not show it."""
     data = copy / "target" / "target.onnx.data"
     content = bytearray(data.read_bytes())
@@ -183,7 +245,9 @@ def test_a_changed_byte_is_found_and_nothing_is_left(target: TargetCheckpoint, d
     assert [path.name for path in tmp_path.iterdir()] == ["copy"]
 
 
-def test_ctrl_c_halfway_leaves_nothing_and_the_donor_whole(target: TargetCheckpoint, drafters: list[DrafterCheckpoint], donor: Path, tmp_path: Path) -> None:
+def test_ctrl_c_halfway_leaves_nothing_and_the_donor_whole(
+    target: TargetCheckpoint, drafters: list[DrafterCheckpoint], donor: Path, tmp_path: Path
+) -> None:
     def progress(step: str, done: int = 0, total: int = 0) -> None:
         if step == "taking over the target" and done == 1:
             raise KeyboardInterrupt

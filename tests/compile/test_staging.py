@@ -50,8 +50,12 @@ def fail() -> None:
     raise ZeroDivisionError
 
 
-@pytest.mark.parametrize(("accident", "error"), [(interrupt, KeyboardInterrupt), (terminate, KeyboardInterrupt), (fail, ZeroDivisionError)])
-def test_an_accident_leaves_everything_as_it_was(output: Path, accident: Callable[[], None], error: type[BaseException]) -> None:
+@pytest.mark.parametrize(
+    ("accident", "error"), [(interrupt, KeyboardInterrupt), (terminate, KeyboardInterrupt), (fail, ZeroDivisionError)]
+)
+def test_an_accident_leaves_everything_as_it_was(
+    output: Path, accident: Callable[[], None], error: type[BaseException]
+) -> None:
     before = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
     handler = signal.getsignal(signal.SIGTERM)
     with pytest.raises(error):
@@ -62,7 +66,9 @@ def test_an_accident_leaves_everything_as_it_was(output: Path, accident: Callabl
 
 
 @pytest.mark.parametrize("after", [1, 2])
-def test_an_interrupt_between_the_renames_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+def test_an_interrupt_between_the_renames_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
     """Right after the old bundle was moved aside, and right after the new one took its place."""
     output = tmp_path / "bundle"
     output.mkdir()
@@ -101,7 +107,10 @@ def test_success_replaces_the_whole(output: Path) -> None:
 
 
 def test_too_little_space_is_said_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(BuildError, match="too little space"), staged(tmp_path / "bundle", shutil.disk_usage(tmp_path).free + 1):
+    with (
+        pytest.raises(BuildError, match="too little space"),
+        staged(tmp_path / "bundle", shutil.disk_usage(tmp_path).free + 1),
+    ):
         pytest.fail("it began to write")
     assert not list(tmp_path.iterdir())
 
@@ -121,7 +130,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if (
         mount is None
         or os.geteuid() != 0
-        or subprocess.run([mount, "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], check=False, capture_output=True).returncode
+        or subprocess.run(
+            [mount, "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], check=False, capture_output=True
+        ).returncode
     ):
         pytest.skip("needs the right to mount a small tmpfs")
     try:

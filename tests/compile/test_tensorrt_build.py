@@ -17,19 +17,52 @@ from dflash_compile.runtime.bundle.read import open_bundle
 from dflash_compile.runtime.errors import IncompatibleError, UsageError
 
 ARCHITECTURES = ("sm86", "sm120")
-ROLES = {"target": {("prefill", 64), ("verify", 4), ("verify", 2), ("decode", 1)}, "drafter": {("inject", 64), ("inject", 4), ("draft", 4)}}
+ROLES = {
+    "target": {("prefill", 64), ("verify", 4), ("verify", 2), ("decode", 1)},
+    "drafter": {("inject", 64), ("inject", 4), ("draft", 4)},
+}
 
 
 @pytest.mark.slow
-def test_a_bundle_has_an_engine_for_each_architecture_role_and_width(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bundle_has_an_engine_for_each_architecture_role_and_width(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     target = models.write_target(tmp_path / "target", "qwen3", num_hidden_layers=2)
     drafter = models.write_drafter(tmp_path / "drafter", target, layers=1, block=4, taps=(0,))
-    common = ["--backend", "tensorrt", "--precision", "int4", "--drafter-precision", "fp16", "--max-context", "64", "--widths", "2"]
-    assert main(["build", str(target), str(drafter), "-o", str(tmp_path / "bundle"), *common, "--arch", ",".join(ARCHITECTURES), "-q"]) == 0
+    common = [
+        "--backend",
+        "tensorrt",
+        "--precision",
+        "int4",
+        "--drafter-precision",
+        "fp16",
+        "--max-context",
+        "64",
+        "--widths",
+        "2",
+    ]
+    assert (
+        main(
+            [
+                "build",
+                str(target),
+                str(drafter),
+                "-o",
+                str(tmp_path / "bundle"),
+                *common,
+                "--arch",
+                ",".join(ARCHITECTURES),
+                "-q",
+            ]
+        )
+        == 0
+    )
     bundle = open_bundle(tmp_path / "bundle")
     manifest = bundle.manifest
     for name, model in (("target", manifest.target), ("drafter", manifest.drafter)):
-        assert {(graph.role, graph.rows, graph.arch) for graph in model.graphs} == {(*role, arch) for role in ROLES[name] for arch in ARCHITECTURES}
+        assert {(graph.role, graph.rows, graph.arch) for graph in model.graphs} == {
+            (*role, arch) for role in ROLES[name] for arch in ARCHITECTURES
+        }
         for graph in model.graphs:
             assert bundle.file(graph.file).is_file()
             assert graph.plan is not None
@@ -40,13 +73,24 @@ def test_a_bundle_has_an_engine_for_each_architecture_role_and_width(tmp_path: P
                 assert graph.plan.cache_copies == 0, graph.file
     assert (manifest.target.precision, manifest.drafter.precision) == ("int4", "fp16")
     assert (manifest.requires.package, manifest.requires.minimum) == ("tensorrt-rtx", manifest.requires.maximum)
-    profiles = {(graph.role, graph.rows): (graph.file, graph.profile) for graph in manifest.target.graphs if graph.arch == "sm120"}
+    profiles = {
+        (graph.role, graph.rows): (graph.file, graph.profile)
+        for graph in manifest.target.graphs
+        if graph.arch == "sm120"
+    }
     assert profiles["verify", 4] == ("target/verify-4-2.sm120.plan", 0)
     assert profiles["verify", 2] == ("target/verify-4-2.sm120.plan", 1), "one engine, and its weights once"
     assert profiles["decode", 1][1] is None
-    assert {f"drafter/{kernel}.{arch}.cubin" for kernel in ("commit", "loop") for arch in ARCHITECTURES} <= manifest.files.keys()
+    assert {
+        f"drafter/{kernel}.{arch}.cubin" for kernel in ("commit", "loop") for arch in ARCHITECTURES
+    } <= manifest.files.keys()
     assert len(manifest.measured) == 2 * len(ARCHITECTURES) * 6, "time and memory of every engine"
-    assert sorted(path.name for path in (tmp_path / "bundle").iterdir()) == ["drafter", "manifest.json", "target", "tokenizer"], "no ONNX file stays"
+    assert sorted(path.name for path in (tmp_path / "bundle").iterdir()) == [
+        "drafter",
+        "manifest.json",
+        "target",
+        "tokenizer",
+    ], "no ONNX file stays"
     capsys.readouterr()
     assert main(["inspect", str(tmp_path / "bundle"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["manifest"]["config"]["arch"] == "sm86,sm120"
@@ -59,8 +103,12 @@ def test_a_bundle_has_an_engine_for_each_architecture_role_and_width(tmp_path: P
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("precision", "arch", "stored"), [("fp8", "sm89", "FLOAT8E4M3FN"), ("nvfp4", "sm120", "FLOAT4E2M1")])
-def test_a_bundle_of_narrow_floats(precision: str, arch: str, stored: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("precision", "arch", "stored"), [("fp8", "sm89", "FLOAT8E4M3FN"), ("nvfp4", "sm120", "FLOAT4E2M1")]
+)
+def test_a_bundle_of_narrow_floats(
+    precision: str, arch: str, stored: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Smaller than the same at fp16, and fused and copy-free as that is."""
     target = models.write_target(tmp_path / "target", "qwen3", num_hidden_layers=2)
     drafter = models.write_drafter(tmp_path / "drafter", target, layers=1, block=4, taps=(0,))

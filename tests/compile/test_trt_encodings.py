@@ -1,4 +1,6 @@
-"""TensorRT's weight encodings: what DequantizeLinear makes of them, in onnx's own reference evaluator, and how far that is from the weight."""
+"""TensorRT's weight encodings: what DequantizeLinear makes of them, in onnx's own reference evaluator, and how far that
+is from the weight.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ from dflash_compile.runtime.errors import UsageError
 
 N, K = 6, 256
 FP16, BF16 = ir.DataType.FLOAT16, ir.DataType.BFLOAT16
-CASES = {"int8": (Rows8(FP16), "axis: int = 0", 0.5 / 127), "int4": (Blocks4(128, FP16), "axis: int = 1, block_size: int = 128", 0.5 / 7)}
+CASES = {
+    "int8": (Rows8(FP16), "axis: int = 0", 0.5 / 127),
+    "int4": (Blocks4(128, FP16), "axis: int = 1, block_size: int = 128", 0.5 / 7),
+}
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +39,14 @@ def weight() -> torch.Tensor:
 @pytest.mark.parametrize("name", CASES)
 def test_integers_are_read_back_within_half_a_step(name: str, weight: torch.Tensor) -> None:
     encoding, attributes, half_step = CASES[name]
-    model = onnx.parser.parse_model(f'<ir_version: 11, opset_import: ["" : 24]> g (float x) => (float16 y) {{ y = DequantizeLinear <{attributes}> (q, s) }}')
+    model = onnx.parser.parse_model(
+        f'<ir_version: 11, opset_import: ["" : 24]> g (float x) => (float16 y) {{ y = DequantizeLinear <{attributes}>'
+        " (q, s) }"
+    )
     for label, part, array in zip("qs", encoding.parts((N, K)), encoding.encode(weight), strict=True):
-        model.graph.initializer.append(onnx.helper.make_tensor(label, int(part.dtype), part.shape, array.tobytes(), raw=True))
+        model.graph.initializer.append(
+            onnx.helper.make_tensor(label, int(part.dtype), part.shape, array.tobytes(), raw=True)
+        )
     (read,) = ReferenceEvaluator(model).run(None, {"x": np.float32(0)})
     blocks = weight.reshape(N, -1, 128) if name == "int4" else weight[:, None]
     most = blocks.abs().amax(-1, keepdim=True)
@@ -82,12 +92,19 @@ def test_parts_are_as_large_as_what_is_written(name: str, weight: torch.Tensor) 
 
 
 def test_exact_weights_stay_in_float32_at_every_precision() -> None:
-    assert {precision.linear(WeightRef("drafter", "fc.weight", exact=True), (N, K), head=False) for precision in PRECISIONS.values()} == {
-        Cast(ir.DataType.FLOAT)
-    }
+    assert {
+        precision.linear(WeightRef("drafter", "fc.weight", exact=True), (N, K), head=False)
+        for precision in PRECISIONS.values()
+    } == {Cast(ir.DataType.FLOAT)}
 
 
-LACKING = [("fp8", "sm86", False), ("fp8", "sm89", True), ("nvfp4", "sm89", False), ("nvfp4", "sm120", True), ("bf16", "sm75", False)]
+LACKING = [
+    ("fp8", "sm86", False),
+    ("fp8", "sm89", True),
+    ("nvfp4", "sm89", False),
+    ("nvfp4", "sm120", True),
+    ("bf16", "sm75", False),
+]
 
 
 @pytest.mark.parametrize(("name", "arch", "works"), LACKING)

@@ -16,7 +16,9 @@ from dflash_compile.runtime.errors import IncompatibleError, UsageError
 def only(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
     """Let this machine have these modules and no other."""
     monkeypatch.setattr(library, "find_spec", lambda name: object() if name in modules else None)
-    monkeypatch.setattr(library, "version", lambda package: FLAVOURS["rtx" if package == "tensorrt-rtx" else "trt"].supported)
+    monkeypatch.setattr(
+        library, "version", lambda package: FLAVOURS["rtx" if package == "tensorrt-rtx" else "trt"].supported
+    )
 
 
 def test_rtx_comes_first_and_the_other_where_it_is_all_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,19 +52,38 @@ def tensorrt_11(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "site" / "tensorrt").mkdir(parents=True)
     (tmp_path / "site" / "tensorrt" / "__init__.py").write_text("")
     (tmp_path / "site" / "tensorrt-11.4.0.dist-info").mkdir()
-    (tmp_path / "site" / "tensorrt-11.4.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: tensorrt\nVersion: 11.4.0\n")
+    (tmp_path / "site" / "tensorrt-11.4.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: tensorrt\nVersion: 11.4.0\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
 
 
 @pytest.mark.parametrize(("own", "says"), [(None, "there is none here"), ("sm86", "that is sm86")])
 def test_a_library_that_compiles_for_its_own_gpu_says_so_before_anything_is_traced(
-    own: str | None, says: str, tensorrt_11: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    own: str | None,
+    says: str,
+    tensorrt_11: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(library, "_own_arch", lambda: own)
     monkeypatch.setattr("dflash_compile.compile.tensorrt.backend.trace_all", lambda *_: pytest.fail("traced"))
     target = models.write_target(tmp_path / "target", "qwen3", num_hidden_layers=2)
     drafter = models.write_drafter(tmp_path / "drafter", target, layers=1, block=4, taps=(0,))
-    asked = ["build", str(target), str(drafter), "-o", str(tmp_path / "bundle"), "--backend", "tensorrt", "--flavour", "trt", "--arch", "sm89"]
+    asked = [
+        "build",
+        str(target),
+        str(drafter),
+        "-o",
+        str(tmp_path / "bundle"),
+        "--backend",
+        "tensorrt",
+        "--flavour",
+        "trt",
+        "--arch",
+        "sm89",
+    ]
     assert main([*asked, "-q"]) == 3
     said = " ".join(capsys.readouterr().err.split())
     assert says in said

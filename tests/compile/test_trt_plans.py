@@ -24,7 +24,10 @@ from dflash_compile.runtime.bundle.manifest import PlanRecord
 from dflash_compile.runtime.errors import BuildError
 
 CACHES = (("kc", "ko"), ("vc", "vo"))
-PORTS = "float16[1,4,8,64] q, float16[1,2,8,64] k, float16[1,2,8,64] v, float16[1,2,256,64] kc, float16[1,2,256,64] vc, int32[1] position, int32[1] total"
+PORTS = (
+    "float16[1,4,8,64] q, float16[1,2,8,64] k, float16[1,2,8,64] v, float16[1,2,256,64] kc, float16[1,2,256,64] vc,"
+    " int32[1] position, int32[1] total"
+)
 UPDATES = "ko = trt.TRT_KVCacheUpdate (kc, k, position) vo = trt.TRT_KVCacheUpdate (vc, v, position)"
 # Q is computed, as it is in a model: an input of the network could not be one of its outputs too.
 QUERY = "two = Add (q, q)"
@@ -33,11 +36,24 @@ GOOD = f'{UPDATES} {QUERY} out = trt.TRT_Attention <causal_kind: string = "lower
 
 @pytest.fixture
 def request_for(tmp_path: Path) -> Callable[..., Request]:
-    def make(body: str = GOOD, arch: str = "SM89", ports: str = PORTS, out: str = "float16[1,4,8,64]", **changes: object) -> Request:
-        text = f'<ir_version: 11, opset_import: ["" : 24, "trt" : 1, "com.microsoft" : 1]> g ({ports}) => ({out} out, float16[1,2,256,64] ko, '
+    def make(
+        body: str = GOOD, arch: str = "SM89", ports: str = PORTS, out: str = "float16[1,4,8,64]", **changes: object
+    ) -> Request:
+        text = (
+            f'<ir_version: 11, opset_import: ["" : 24, "trt" : 1, "com.microsoft" : 1]> g ({ports}) => ({out} out,'
+            " float16[1,2,256,64] ko, "
+        )
         text += f"float16[1,2,256,64] vo) {{ {body} }}"
         onnx.save(onnx.parser.parse_model(text), tmp_path / "graph.onnx")
-        request = Request("tensorrt_rtx", str(tmp_path / "graph.onnx"), str(tmp_path / "engine.plan"), arch, CACHES, 1, mark_queries=True)
+        request = Request(
+            "tensorrt_rtx",
+            str(tmp_path / "graph.onnx"),
+            str(tmp_path / "engine.plan"),
+            arch,
+            CACHES,
+            1,
+            mark_queries=True,
+        )
         return replace(request, **changes)  # type: ignore[arg-type]
 
     return make
@@ -55,7 +71,11 @@ def test_a_plan_has_fused_attention_and_copies_no_cache(request_for: Callable[..
     assert record.bytes == Path(request.plan).stat().st_size
     assert record.kernels
     assert record.scratch_bytes
-    assert (built.queries, built.seconds > 0, built.peak_bytes is not None and built.peak_bytes > 2**20) == (("query_0",), True, True)
+    assert (built.queries, built.seconds > 0, built.peak_bytes is not None and built.peak_bytes > 2**20) == (
+        ("query_0",),
+        True,
+        True,
+    )
     assert all(0 <= done <= total for _, done, total in heard)
     assert heard
 
@@ -94,11 +114,17 @@ def test_equal_inputs_give_equal_plans(request_for: Callable[..., Request], tmp_
 
 
 BAD = {
-    "has neither lengths nor a mask": f'{UPDATES} {QUERY} out = trt.TRT_Attention <causal_kind: string = "lower_right"> (two, ko, vo)',
-    "is causal from the upper left corner": f'{UPDATES} {QUERY} out = trt.TRT_Attention <causal_kind: string = "upper_left"> (two, ko, vo, , , total)',
+    "has neither lengths nor a mask": (
+        f'{UPDATES} {QUERY} out = trt.TRT_Attention <causal_kind: string = "lower_right"> (two, ko, vo)'
+    ),
+    "is causal from the upper left corner": (
+        f'{UPDATES} {QUERY} out = trt.TRT_Attention <causal_kind: string = "upper_left"> (two, ko, vo, , , total)'
+    ),
     "0 layers attend, not 1": f"{UPDATES} {QUERY} out = Identity (two)",
-    "caches are updated as": f"ko = trt.TRT_KVCacheUpdate (kc, k, position) vo = Identity (vc) {QUERY} "
-    'out = trt.TRT_Attention <causal_kind: string = "lower_right"> (two, ko, vo, , , total)',
+    "caches are updated as": (
+        f"ko = trt.TRT_KVCacheUpdate (kc, k, position) vo = Identity (vc) {QUERY} "
+        'out = trt.TRT_Attention <causal_kind: string = "lower_right"> (two, ko, vo, , , total)'
+    ),
     "Nonsense": f"{UPDATES} {QUERY} out = Nonsense (two)",
 }
 
@@ -113,7 +139,9 @@ def test_a_network_that_is_not_the_graph_is_no_engine(says: str, request_for: Ca
 
 
 def test_a_parser_that_dies_is_an_error_like_any_other(request_for: Callable[..., Request]) -> None:
-    request = request_for(f"{UPDATES} out = com.microsoft.GroupQueryAttention <num_heads: int = 4, kv_num_heads: int = 2> (q, k, v)")
+    request = request_for(
+        f"{UPDATES} out = com.microsoft.GroupQueryAttention <num_heads: int = 4, kv_num_heads: int = 2> (q, k, v)"
+    )
     with pytest.raises(BuildError):
         build_plan(request)
     assert not Path(request.plan).exists()
@@ -123,7 +151,9 @@ class Cancelled(Exception):
     pass
 
 
-def test_cancelling_ends_the_worker_and_leaves_nothing(request_for: Callable[..., Request], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancelling_ends_the_worker_and_leaves_nothing(
+    request_for: Callable[..., Request], monkeypatch: pytest.MonkeyPatch
+) -> None:
     started: list[subprocess.Popen[str]] = []
     real = subprocess.Popen
 
@@ -145,7 +175,13 @@ def test_cancelling_ends_the_worker_and_leaves_nothing(request_for: Callable[...
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"not a plan", b"header {\n  version = 6\nmain {\n label x:\n  new_kind={ }\0", np.random.default_rng(0).bytes(100_000)]
+    "content",
+    [
+        b"",
+        b"not a plan",
+        b"header {\n  version = 6\nmain {\n label x:\n  new_kind={ }\0",
+        np.random.default_rng(0).bytes(100_000),
+    ],
 )
 def test_an_unknown_format_tells_its_size_and_no_more(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "engine.plan"
@@ -155,24 +191,34 @@ def test_an_unknown_format_tells_its_size_and_no_more(content: bytes, tmp_path: 
 
 @pytest.mark.parametrize("write", [write_commit_kernel, write_loop_kernels])
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_the_kernels_of_a_cycle_are_compiled_for_every_architecture(arch: str, write: Callable[[str, Path], None], tmp_path: Path) -> None:
+def test_the_kernels_of_a_cycle_are_compiled_for_every_architecture(
+    arch: str, write: Callable[[str, Path], None], tmp_path: Path
+) -> None:
     files = [tmp_path / "one.cubin", tmp_path / "two.cubin"]
     for file in files:
         write(arch, file)
-    assert (b"cudaGraphSetConditional" in files[0].read_bytes()) == (write is write_loop_kernels), "an older driver must be able to load the other one"
+    assert (b"cudaGraphSetConditional" in files[0].read_bytes()) == (write is write_loop_kernels), (
+        "an older driver must be able to load the other one"
+    )
     assert files[0].read_bytes().startswith(b"\x7fELF")
     assert files[0].read_bytes() == files[1].read_bytes(), "equal inputs give equal bytes"
 
 
-@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="this system does not show the environment of a process")
+@pytest.mark.skipif(
+    not Path("/proc/self/environ").exists(), reason="this system does not show the environment of a process"
+)
 @pytest.mark.parametrize("own", [None, "4096"])
-def test_the_compiling_process_gives_memory_back_unless_it_is_told_otherwise(own: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_compiling_process_gives_memory_back_unless_it_is_told_otherwise(
+    own: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
     if own is not None:
         monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", own)
     with (tmp_path / "complaints").open("w+") as complaints, plans._start(complaints) as process:
         shown, until = Path(f"/proc/{process.pid}/environ"), monotonic() + 30
-        while not (environment := shown.read_bytes()) and monotonic() < until:  # empty while the new program is being loaded
+        while (
+            not (environment := shown.read_bytes()) and monotonic() < until
+        ):  # empty while the new program is being loaded
             sleep(0.01)
         process.kill()
     assert f"MALLOC_MMAP_THRESHOLD_={own or 131072}".encode() in environment.split(b"\0")

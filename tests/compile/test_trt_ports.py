@@ -1,4 +1,6 @@
-"""Acceptance and choices inside the graph, against the runtime's own acceptance, on a model that is one look-up table."""
+"""Acceptance and choices inside the graph, against the runtime's own acceptance, on a model that is one look-up
+table.
+"""
 
 from __future__ import annotations
 

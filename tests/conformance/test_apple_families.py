@@ -1,4 +1,6 @@
-"""Every family of targets and kind of drafter on Apple's back-ends: built, with every saved engine run, or refused before anything heavy starts."""
+"""Every family of targets and kind of drafter on Apple's back-ends: built, with every saved engine run, or refused
+before anything heavy starts.
+"""
 
 from __future__ import annotations
 
@@ -42,10 +44,17 @@ def write_v2(folder: Path, target: Path) -> Path:
 
 
 def write_muse(folder: Path, target: Path) -> Path:
-    return models.write_assistant(folder, target, block=BLOCK, taps=(0,), layer_types=["sliding_attention"], sliding_window=7)
+    return models.write_assistant(
+        folder, target, block=BLOCK, taps=(0,), layer_types=["sliding_attention"], sliding_window=7
+    )
 
 
-KINDS: dict[str, Callable[[Path, Path], Path]] = {"gemma3_text": write_v1, "smollm3": write_v1, "muse_glimmer": write_muse, "qwen3": write_v2}
+KINDS: dict[str, Callable[[Path, Path], Path]] = {
+    "gemma3_text": write_v1,
+    "smollm3": write_v1,
+    "muse_glimmer": write_muse,
+    "qwen3": write_v2,
+}
 
 
 def write_pair(folder: Path, family: str) -> tuple[Path, Path]:
@@ -57,7 +66,10 @@ def write_pair(folder: Path, family: str) -> tuple[Path, Path]:
 @pytest.mark.parametrize("family", [*KINDS, "qwen3_moe"])
 def test_core_ai_answers_as_the_cpu_does(family: str, tmp_path: Path) -> None:
     pair = write_pair(tmp_path, family)
-    built = [build(*pair, tmp_path / name, BuildOptions(backend=name, precision="fp32", context=CONTEXT)) for name in ("coreai", "onnxruntime")]
+    built = [
+        build(*pair, tmp_path / name, BuildOptions(backend=name, precision="fp32", context=CONTEXT))
+        for name in ("coreai", "onnxruntime")
+    ]
     with load(built[0]) as session, load(built[1]) as reference:
         for prompt in PROMPTS:
             wanted = list(reference.tokens(prompt, max_new_tokens=TOKENS, draft=False))
@@ -71,19 +83,29 @@ def test_core_ai_answers_as_the_cpu_does(family: str, tmp_path: Path) -> None:
 def test_core_ml_packages_compute_what_was_traced(family: str, policy: str, tmp_path: Path) -> None:
     """The build itself runs every function of what it saved, and stops where one differs."""
     notes: list[str] = []
-    build(*write_pair(tmp_path, family), tmp_path / "bundle", BuildOptions(backend="coreml", cache_policy=policy, context=CONTEXT), note=notes.append)
+    build(
+        *write_pair(tmp_path, family),
+        tmp_path / "bundle",
+        BuildOptions(backend="coreml", cache_policy=policy, context=CONTEXT),
+        note=notes.append,
+    )
     assert not any("too large" in note for note in notes)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp16", "int4", "palette6"])
 @pytest.mark.parametrize("family", KINDS)
-def test_core_ml_targets_in_two_packages_compute_what_was_traced(family: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_core_ml_targets_in_two_packages_compute_what_was_traced(
+    family: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As the test before; a tied embedding is in both packages then."""
     monkeypatch.setattr(coreml, "starts_of", lambda owner, *_: (1,) if owner == "target" else ())
     options = BuildOptions(backend="coreml", cache_policy="ane-io", precision=precision, context=CONTEXT)
     bundle = build(*write_pair(tmp_path, family), tmp_path / "bundle", options)
-    assert {graph.file for graph in read_manifest(bundle).target.graphs} == {"target/target-1.mlpackage", "target/target-2.mlpackage"}
+    assert {graph.file for graph in read_manifest(bundle).target.graphs} == {
+        "target/target-1.mlpackage",
+        "target/target-2.mlpackage",
+    }
 
 
 @pytest.mark.parametrize(
@@ -95,7 +117,9 @@ def test_core_ml_targets_in_two_packages_compute_what_was_traced(family: str, pr
         ("muse_spark", "coreml", "mixtures of experts"),
     ],
 )
-def test_what_has_no_form_there_is_refused_before_anything_is_written(family: str, backend: str, says: str, tmp_path: Path) -> None:
+def test_what_has_no_form_there_is_refused_before_anything_is_written(
+    family: str, backend: str, says: str, tmp_path: Path
+) -> None:
     pair = write_pair(tmp_path, family)
     with pytest.raises(IncompatibleError, match=says) as caught:
         build(*pair, tmp_path / "out" / "bundle", BuildOptions(backend=backend, context=CONTEXT))

@@ -1,4 +1,6 @@
-"""Core AI bundles, which run on Linux: the whole answer of one equals that of the ONNX Runtime bundle of the same pair, token for token."""
+"""Core AI bundles, which run on Linux: the whole answer of one equals that of the ONNX Runtime bundle of the same pair,
+token for token.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,9 @@ def test_a_model_that_is_none_is_an_error(bundles: SimpleNamespace, tmp_path: Pa
         coreai._Model(tmp_path / "empty.aimodel", record)
 
 
-def test_a_runtime_that_aborts_is_a_failed_build(bundles: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_runtime_that_aborts_is_a_failed_build(
+    bundles: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     script = tmp_path / "python"
     script.write_text("#!/bin/sh\necho 'fatal error: index out of range' >&2\nkill -ABRT $$\n")
     script.chmod(0o755)
@@ -103,4 +107,6 @@ def test_a_build_says_when_an_engine_gives_something_else(bundles: SimpleNamespa
     both = decide(open_target(folder / "target"), open_drafter(other), BuildOptions(context=CONTEXT))
     role = roles_of(both, "drafter", "float32")[1]
     with pytest.raises(BuildError, match="inject4: the cache"):
-        check.check_model(bundles.coreai / "drafter" / "drafter.aimodel", (lower(role.trace(both), role),), both.sources)
+        check.check_model(
+            bundles.coreai / "drafter" / "drafter.aimodel", (lower(role.trace(both), role),), both.sources
+        )

@@ -1,4 +1,6 @@
-"""The exported DFlash2 drafter against the published implementation (PyPI `dflash`), over cycles of which only part is accepted."""
+"""The exported DFlash2 drafter against the published implementation (PyPI `dflash`), over cycles of which only part is
+accepted.
+"""
 
 from __future__ import annotations
 
@@ -84,20 +86,28 @@ def expected(pair: tuple[TargetCheckpoint, DrafterCheckpoint]) -> list[tuple[lis
     return found
 
 
-def compare(engine: Cached, drafter: DrafterCheckpoint, hidden: int, expected: list[tuple[list[int], np.ndarray, np.ndarray]]) -> None:
+def compare(
+    engine: Cached, drafter: DrafterCheckpoint, hidden: int, expected: list[tuple[list[int], np.ndarray, np.ndarray]]
+) -> None:
     moved = 0
-    for (taps, position, block), (path, tokens, _) in zip(cycles(len(drafter.spec.taps) * hidden), expected, strict=True):
+    for (taps, position, block), (path, tokens, _) in zip(
+        cycles(len(drafter.spec.taps) * hidden), expected, strict=True
+    ):
         engine.inject(taps, position)
         scores = engine.draft(block, position + len(taps))
         assert scores.argmax(-1).tolist() == path
-        assert all(set(np.flatnonzero(row > -1e30)) == set(likeliest) for row, likeliest in zip(scores, tokens, strict=True))
+        assert all(
+            set(np.flatnonzero(row > -1e30)) == set(likeliest) for row, likeliest in zip(scores, tokens, strict=True)
+        )
         moved += sum(token != likeliest[0] for token, likeliest in zip(path, tokens, strict=True))
         assert np.isfinite(scores).all()
     assert moved >= 10, "a selector that always takes the likeliest token proves nothing"
 
 
 def test_the_traced_modules_are_the_published_drafter(
-    pair: tuple[TargetCheckpoint, DrafterCheckpoint], graphs: dict[str, Graph], expected: list[tuple[list[int], np.ndarray, np.ndarray]]
+    pair: tuple[TargetCheckpoint, DrafterCheckpoint],
+    graphs: dict[str, Graph],
+    expected: list[tuple[list[int], np.ndarray, np.ndarray]],
 ) -> None:
     signatures = {role: graph.signature for role, graph in graphs.items()}
     target, drafter = pair
@@ -122,9 +132,13 @@ def test_every_lowered_form_is_the_published_drafter(
     compare(Cached(graphs["inject"].signature, *calls), drafter, target.spec.hidden, expected)
 
 
-def test_a_bundle_answers_as_plain_decoding_does(pair: tuple[TargetCheckpoint, DrafterCheckpoint], tmp_path: Path) -> None:
+def test_a_bundle_answers_as_plain_decoding_does(
+    pair: tuple[TargetCheckpoint, DrafterCheckpoint], tmp_path: Path
+) -> None:
     with pytest.raises(UsageError, match="selector"):
         build(*pair, tmp_path / "refined", BuildOptions(refine=1))
     with load(build(*pair, tmp_path / "bundle", BuildOptions(precision="int8", context=CONTEXT))) as session:
-        assert list(session.tokens([5, 6, 7], max_new_tokens=24, block=BLOCK)) == list(session.tokens([5, 6, 7], max_new_tokens=24, draft=False))
+        assert list(session.tokens([5, 6, 7], max_new_tokens=24, block=BLOCK)) == list(
+            session.tokens([5, 6, 7], max_new_tokens=24, draft=False)
+        )
         assert session.statistics.tokens

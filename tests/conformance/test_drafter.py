@@ -1,4 +1,6 @@
-"""The exported drafter against the published implementation (PyPI `dflash`), over cycles of which only part is accepted."""
+"""The exported drafter against the published implementation (PyPI `dflash`), over cycles of which only part is
+accepted.
+"""
 
 from __future__ import annotations
 
@@ -62,9 +64,14 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=DRAFTERS)
 def both(request: pytest.FixtureRequest, target: Path, tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    path = models.write_drafter(tmp_path_factory.mktemp("drafter"), target, block=BLOCK, taps=(2, 0), **DRAFTERS[request.param])
+    path = models.write_drafter(
+        tmp_path_factory.mktemp("drafter"), target, block=BLOCK, taps=(2, 0), **DRAFTERS[request.param]
+    )
     opened, drafter = open_target(target), open_drafter(path)
-    graphs = {"inject": trace_inject(drafter, opened.spec, CONTEXT), "draft": trace_draft(drafter, opened.spec, CONTEXT)}
+    graphs = {
+        "inject": trace_inject(drafter, opened.spec, CONTEXT),
+        "draft": trace_draft(drafter, opened.spec, CONTEXT),
+    }
     return Pair(opened, drafter, path, graphs)
 
 
@@ -111,7 +118,9 @@ def test_the_traced_modules_are_the_published_drafter(both: Pair, expected: list
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_lowered_form_is_the_published_drafter(both: Pair, expected: list[np.ndarray], form: str, tmp_path: Path) -> None:
+def test_every_lowered_form_is_the_published_drafter(
+    both: Pair, expected: list[np.ndarray], form: str, tmp_path: Path
+) -> None:
     sources = {"target": both.target.tensors, "drafter": both.drafter.tensors}
     paths = [bound(both.graphs[role], form, sources, tmp_path) for role in ("inject", "draft")]
     for runtime in runtimes(form):
@@ -130,22 +139,41 @@ def test_a_block_narrower_than_the_drafters_own_runs(both: Pair, tmp_path: Path)
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("refine", [0, 1])
-def test_a_draft_from_the_anchor_is_the_published_drafter_a_row_shorter(target: Path, form: str, refine: int, tmp_path: Path) -> None:
-    """The published modules run any number of rows: every one of them proposes, and the last mask of the block is not run."""
+def test_a_draft_from_the_anchor_is_the_published_drafter_a_row_shorter(
+    target: Path, form: str, refine: int, tmp_path: Path
+) -> None:
+    """The published modules run any number of rows: every one of them proposes, and the last mask of the block is not
+    run.
+    """
     shared = {"block": BLOCK - 1, "taps": (2, 0)}
     plain = models.write_drafter(tmp_path / "plain", target, **shared)
-    folder = models.write_speculators(tmp_path / "drafter", target, range(models.VOCAB), sample_from_anchor=True, **shared)
+    folder = models.write_speculators(
+        tmp_path / "drafter", target, range(models.VOCAB), sample_from_anchor=True, **shared
+    )
     opened, drafter = open_target(target), open_drafter(folder)
-    graphs = {"inject": trace_inject(drafter, opened.spec, CONTEXT), "draft": trace_draft(drafter, opened.spec, CONTEXT, refine=refine)}
+    graphs = {
+        "inject": trace_inject(drafter, opened.spec, CONTEXT),
+        "draft": trace_draft(drafter, opened.spec, CONTEXT, refine=refine),
+    }
     both = Pair(opened, drafter, plain, graphs)
     model = published.DFlashDraftModel.from_pretrained(plain, dtype=torch.float32).eval()
-    embedding, cache, head = opened.read(EMBEDDING).float(), published._make_cache(model.config), opened.read("lm_head.weight").float()
+    embedding, cache, head = (
+        opened.read(EMBEDDING).float(),
+        published._make_cache(model.config),
+        opened.read("lm_head.weight").float(),
+    )
 
     def logits(taps: torch.Tensor, position: int, rows: list[int]) -> torch.Tensor:
         end = position + taps.shape[1]
         with torch.no_grad():
             places = torch.arange(position, end + len(rows))[None]
-            out = model(target_hidden=taps, noise_embedding=embedding[rows][None], position_ids=places, past_key_values=cache, use_cache=True)
+            out = model(
+                target_hidden=taps,
+                noise_embedding=embedding[rows][None],
+                position_ids=places,
+                past_key_values=cache,
+                use_cache=True,
+            )
         published._crop_to(cache, end)
         return out[0] @ head.T
 
@@ -153,9 +181,13 @@ def test_a_draft_from_the_anchor_is_the_published_drafter_a_row_shorter(target: 
     for taps, position, block in both.prepared():
         once = logits(torch.from_numpy(taps)[None], position, block[:-1])
         for _ in range(refine):
-            kept = most_confident(once[None], torch.zeros(1, BLOCK - 1, dtype=torch.bool), 3)[0]  # ceil(5 proposals * 1 / 2)
+            kept = most_confident(once[None], torch.zeros(1, BLOCK - 1, dtype=torch.bool), 3)[
+                0
+            ]  # ceil(5 proposals * 1 / 2)
             rows = [block[0], *torch.where(kept, once.argmax(-1), drafter.spec.mask_id).tolist()]
-            once = torch.where(kept[:, None], once, logits(torch.empty(1, 0, taps.shape[1]), position + len(taps), rows[:-1]))
+            once = torch.where(
+                kept[:, None], once, logits(torch.empty(1, 0, taps.shape[1]), position + len(taps), rows[:-1])
+            )
         wanted.append(once.numpy())
     sources = {"target": opened.tensors, "drafter": drafter.tensors}
     paths = [bound(graphs[role], form, sources, tmp_path) for role in ("inject", "draft")]
@@ -166,16 +198,28 @@ def test_a_draft_from_the_anchor_is_the_published_drafter_a_row_shorter(target: 
 def test_an_embedding_and_a_head_of_its_own(target: Path, tmp_path: Path) -> None:
     """A DeepSpec drafter: every row of 7 proposes, and nothing but the taps is the target's."""
     opened, drafter = open_target(target), open_drafter(models.write_deepspec(tmp_path / "drafter", target))
-    graphs = {"inject": trace_inject(drafter, opened.spec, CONTEXT), "draft": trace_draft(drafter, opened.spec, CONTEXT)}
+    graphs = {
+        "inject": trace_inject(drafter, opened.spec, CONTEXT),
+        "draft": trace_draft(drafter, opened.spec, CONTEXT),
+    }
     both = Pair(opened, drafter, models.write_drafter(tmp_path / "plain", target, block=7, taps=(2, 0)), graphs)
     model = published.DFlashDraftModel.from_pretrained(both.path, dtype=torch.float32).eval()
     cache, stored = published._make_cache(model.config), load_file(drafter.path / "model.safetensors")
-    engine = Cached(graphs["inject"].signature, *(ort_call(bound(graphs[role], "fp32", {"drafter": drafter.tensors}, tmp_path)) for role in graphs))
+    engine = Cached(
+        graphs["inject"].signature,
+        *(ort_call(bound(graphs[role], "fp32", {"drafter": drafter.tensors}, tmp_path)) for role in graphs),
+    )
     for taps, position, block in both.prepared():
         end, rows = position + len(taps), [block[0]] + [drafter.spec.mask_id] * 6
         with torch.no_grad():
             places, noise = torch.arange(position, end + 7)[None], stored["embed_tokens.weight"][rows][None]
-            out = model(target_hidden=torch.from_numpy(taps)[None], noise_embedding=noise, position_ids=places, past_key_values=cache, use_cache=True)
+            out = model(
+                target_hidden=torch.from_numpy(taps)[None],
+                noise_embedding=noise,
+                position_ids=places,
+                past_key_values=cache,
+                use_cache=True,
+            )
         published._crop_to(cache, end)
         engine.inject(taps, position)
         found = engine.draft([*rows, drafter.spec.mask_id], end)

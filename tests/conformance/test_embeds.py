@@ -1,4 +1,6 @@
-"""Rows given in place of embedded tokens, against transformers' `generate(inputs_embeds=…)`: over the edges of chunks, with and without drafting."""
+"""Rows given in place of embedded tokens, against transformers' `generate(inputs_embeds=…)`: over the edges of chunks,
+with and without drafting.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,13 @@ from dflash_compile.runtime.session import Session
 CONTEXT, BLOCK, NEW, IMAGE = 256, 6, 24, VOCAB - 1
 FAMILIES: dict[str, dict[str, Any]] = {
     "muse_glimmer": {"sliding_window": 7},
-    "muse_spark": {"sliding_window": 7, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "moe_hidden_size": 32},
+    "muse_spark": {
+        "sliding_window": 7,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "moe_hidden_size": 32,
+    },
     "gemma3": {"sliding_window": 8},
 }
 # A chunk of prefill has 64 rows: spans of the start, of the end, over one edge, up to one, over a whole chunk.
@@ -61,7 +69,10 @@ def requests() -> Iterator[tuple[list[int], list[tuple[int, np.ndarray]]]]:
 
 
 def greedy(model: Any, rows: torch.Tensor) -> list[int]:
-    """transformers' answer to embedded `rows` [1, S, H]. Its `generate` takes none for Gemma 3, so that the model is called token by token there."""
+    """transformers' answer to embedded `rows` [1, S, H].
+
+    Its `generate` takes none for Gemma 3, so that the model is called token by token there.
+    """
     if model.config.model_type != "gemma3":
         return model.generate(inputs_embeds=rows, do_sample=False, max_new_tokens=NEW)[0].tolist()
     said: list[int] = []
@@ -95,7 +106,9 @@ def test_features_of_a_picture_give_what_transformers_says_of_it(pair: tuple[Pat
     for seed in range(2):
         patches = torch.randn(16, 2 * 3 * 14 * 14, generator=torch.Generator().manual_seed(seed))
         with torch.no_grad():
-            wanted = model.generate(torch.tensor([ids]), pixel_values=patches, image_grid_thw=grid, do_sample=False, max_new_tokens=NEW)
+            wanted = model.generate(
+                torch.tensor([ids]), pixel_values=patches, image_grid_thw=grid, do_sample=False, max_new_tokens=NEW
+            )
             (rows,) = model.model.get_image_features(patches, grid).pooler_output
         answers.append(list(session.tokens(ids, max_new_tokens=NEW, inputs_embeds=[(3, rows)])))
         assert answers[-1] == wanted[0, len(ids) :].tolist()

@@ -1,4 +1,6 @@
-"""The sparse form of experts: what it computes, that rows do not depend on what comes with them, and that it reads what it should."""
+"""The sparse form of experts: what it computes, that rows do not depend on what comes with them, and that it reads what
+it should.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,24 @@ from dflash_compile.export.tracing.graph import Graph
 from dflash_compile.export.tracing.trace import trace_target
 
 CONTEXT, TAPS = 64, (2, 0)
-SPARK = {"num_local_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "moe_hidden_size": 32, "routed_scaling_factor": 1.5}
+SPARK = {
+    "num_local_experts": 5,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "moe_hidden_size": 32,
+    "routed_scaling_factor": 1.5,
+}
 TARGETS = {
-    "qwen3-moe": ("qwen3_moe", {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True, "mlp_only_layers": [1]}),
+    "qwen3-moe": (
+        "qwen3_moe",
+        {
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "norm_topk_prob": True,
+            "mlp_only_layers": [1],
+        },
+    ),
     "gpt-oss": ("gpt_oss", {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 32}),
     "muse-spark": ("muse_spark", {"mlp_layer_types": ["sparse", "dense", "sparse", "sparse"]} | SPARK),
 }
@@ -73,7 +90,9 @@ def test_the_traced_module_is_the_model(target: TargetCheckpoint, graph: Graph) 
 def test_the_engine_is_transformers_with_the_stored_experts(
     target: TargetCheckpoint, graph: Graph, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Against transformers over weights rounded as they are stored: what is left is how the kernel rounds what it multiplies them with."""
+    """Against transformers over weights rounded as they are stored: what is left is how the kernel rounds what it
+    multiplies them with.
+    """
     blocks = expert_blocks(target.config, precision_of(precision))
     assert blocks is not None
     rounded = tmp_path / "rounded"
@@ -105,7 +124,9 @@ def test_rows_are_the_same_bits_whatever_comes_with_them(
     answers = {}
     for width in (2, 5, 8, 10):
         engine = Cached(graph.signature, call)
-        answers[width] = np.concatenate([engine.verify(TOKENS[start : start + width], start)[0] for start in range(0, 40, width)])
+        answers[width] = np.concatenate(
+            [engine.verify(TOKENS[start : start + width], start)[0] for start in range(0, 40, width)]
+        )
     assert {width for width, found in answers.items() if (found != answers[2]).any()} == set()
 
 

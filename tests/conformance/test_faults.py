@@ -1,4 +1,6 @@
-"""One fault at a time in a checkpoint of every drafter layout: each is refused, or fewer of the drafter's proposals are those they should be."""
+"""One fault at a time in a checkpoint of every drafter layout: each is refused, or fewer of the drafter's proposals are
+those they should be.
+"""
 
 from __future__ import annotations
 
@@ -88,30 +90,52 @@ def zlab_v2(folder: Path, target: Path, said: Said) -> Path:
 
 
 def speculators(folder: Path, target: Path, said: Said) -> Path:
-    path = models.write_speculators(folder, target, IDS, block=BLOCK, taps=said.taps, **SLIDING, sliding_window=said.window)
+    path = models.write_speculators(
+        folder, target, IDS, block=BLOCK, taps=said.taps, **SLIDING, sliding_window=said.window
+    )
     return edit(path, said, mask_token_id=said.mask_id, sliding_window_non_causal=not said.causal)
 
 
 def modelopt(folder: Path, target: Path, said: Said) -> Path:
-    settings = {"use_swa": True, "swa_window_size": said.window, "causal": said.causal, "mask_token_id": said.mask_id, "target_layer_ids": list(said.taps)}
-    return edit(models.write_drafter(folder, target, block=BLOCK, taps=said.taps, dflash_config=settings, layer_types=KINDS), said)
+    settings = {
+        "use_swa": True,
+        "swa_window_size": said.window,
+        "causal": said.causal,
+        "mask_token_id": said.mask_id,
+        "target_layer_ids": list(said.taps),
+    }
+    return edit(
+        models.write_drafter(folder, target, block=BLOCK, taps=said.taps, dflash_config=settings, layer_types=KINDS),
+        said,
+    )
 
 
 def muse_assistant(folder: Path, target: Path, said: Said) -> Path:
     # As everywhere, a window of 4 is 3 rows back and the row itself; here that is called 3.
-    layers = {"layer_types": KINDS, "sliding_window": said.window - 1, "rms_norm_eps": 1e-6, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
+    layers = {
+        "layer_types": KINDS,
+        "sliding_window": said.window - 1,
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+    }
     path = models.write_assistant(folder, target, block=BLOCK, taps=said.taps, **layers)
     return edit(path, said, fc="encoder.fc.weight", mask_token_id=said.mask_id)
 
 
 def deepspec(folder: Path, target: Path, said: Said) -> Path:
-    path = models.write_deepspec(folder, target, mask_token_id=said.mask_id, **SLIDING, sliding_window=said.window, is_causal=said.causal)
+    path = models.write_deepspec(
+        folder, target, mask_token_id=said.mask_id, **SLIDING, sliding_window=said.window, is_causal=said.causal
+    )
     return edit(path, said, target_layer_ids=list(said.taps))
 
 
 def gguf(folder: Path, target: Path, said: Said) -> Path:
     plain = edit(models.write_drafter(folder, target, block=BLOCK, taps=said.taps, mask_id=said.mask_id), said)
-    window = {"attention.sliding_window": said.window, "attention.sliding_window_pattern": [True, False], "attention.causal": said.causal}
+    window = {
+        "attention.sliding_window": said.window,
+        "attention.sliding_window_pattern": [True, False],
+        "attention.causal": said.causal,
+    }
     return write_gguf_drafter(folder / "drafter.gguf", plain, extra=window)
 
 
@@ -149,16 +173,23 @@ LAYOUTS = {
     "speculators": Layout(speculators, sees=anchored_window, settings={"ids": IDS}),
     "modelopt": Layout(modelopt),
     "muse_assistant": Layout(
-        muse_assistant, family="muse_glimmer", names={"encoder.fc.weight": "fc.weight", "encoder.output_norm_enc.weight": "hidden_norm.weight"}
+        muse_assistant,
+        family="muse_glimmer",
+        names={"encoder.fc.weight": "fc.weight", "encoder.output_norm_enc.weight": "hidden_norm.weight"},
     ),
     "deepspec": Layout(deepspec, settings={"from_anchor": True, "proposals": 7}),
     "gguf": Layout(gguf),
 }
 WHOLE = "it proposes any token and has no d2t"
 LEFT_OUT = {("d2t read as absolute", name): WHOLE for name in LAYOUTS if name != "speculators"}
-LEFT_OUT |= {("rows that do not look ahead", "muse_assistant"): "the layout has no key for it: every layer looks both ways"}
-REFUSED = {("mask token that ends an answer", name): "end token" for name in LAYOUTS} | {("d2t read as absolute", "speculators"): "d2t"}
-"""cells that opening or pairing refuses, and what it says; in all others the drafter opens, and only acceptance tells"""
+LEFT_OUT |= {
+    ("rows that do not look ahead", "muse_assistant"): "the layout has no key for it: every layer looks both ways"
+}
+REFUSED = {("mask token that ends an answer", name): "end token" for name in LAYOUTS} | {
+    ("d2t read as absolute", "speculators"): "d2t"
+}
+"""cells that opening or pairing refuses, and what it says; in all others the drafter opens, and only acceptance
+tells"""
 CELLS = [(fault, name) for fault in FAULTS for name in LAYOUTS if (fault, name) not in LEFT_OUT]
 
 
@@ -199,7 +230,10 @@ def cycles() -> list[tuple[int, int, int]]:
 
 def expected(layout: Layout, folder: Path, target: Target) -> list[list[int]]:
     """Proposals of every cycle by the plain drafter, from the truth and the tensors in `folder`."""
-    stored = {(layout.names or {}).get(name, name): tensor.float() for name, tensor in load_file(folder / layout.source).items()}
+    stored = {
+        (layout.names or {}).get(name, name): tensor.float()
+        for name, tensor in load_file(folder / layout.source).items()
+    }
     embedding = stored.get("embed_tokens.weight", target.checkpoint.read(EMBEDDING).float())
     head = stored.get(HEAD, target.checkpoint.read(HEAD).float())
     settings = {"proposals": BLOCK - 1, **(layout.settings or {})}
@@ -246,11 +280,15 @@ def test_without_a_fault_every_proposal_is_right(name: str, target_of: Callable[
     drafter = open_drafter(path)
     assert drafter.spec.dialect == name
     assert accepted(found(drafter, target), wanted) == len(wanted) * len(wanted[0])
-    assert len({token for block in wanted for token in block}) >= 5, "a drafter that always says the same proves nothing"
+    assert len({token for block in wanted for token in block}) >= 5, (
+        "a drafter that always says the same proves nothing"
+    )
 
 
 @pytest.mark.parametrize(("fault", "name"), CELLS)
-def test_a_fault_is_refused_or_costs_acceptance(fault: str, name: str, target_of: Callable[[str], Target], tmp_path: Path) -> None:
+def test_a_fault_is_refused_or_costs_acceptance(
+    fault: str, name: str, target_of: Callable[[str], Target], tmp_path: Path
+) -> None:
     layout = LAYOUTS[name]
     target = target_of(layout.family)
     layout.write(tmp_path / "right", target.checkpoint.path, TRUTH)
@@ -264,7 +302,9 @@ def test_a_fault_is_refused_or_costs_acceptance(fault: str, name: str, target_of
 
 
 @pytest.mark.parametrize("name", [name for (_, name), why in LEFT_OUT.items() if why == WHOLE and name != "gguf"])
-def test_maps_of_a_vocabulary_are_refused_where_they_have_no_place(name: str, target_of: Callable[[str], Target], tmp_path: Path) -> None:
+def test_maps_of_a_vocabulary_are_refused_where_they_have_no_place(
+    name: str, target_of: Callable[[str], Target], tmp_path: Path
+) -> None:
     """Why those cells are left out: no such file opens."""
     layout = LAYOUTS[name]
     path = layout.write(tmp_path / "drafter", target_of(layout.family).checkpoint.path, TRUTH)

@@ -1,4 +1,6 @@
-"""A Muse pair made by transformers' own classes, built into a bundle: against `generate(..., speculation_type="dflash")`, cycle by cycle."""
+"""A Muse pair made by transformers' own classes, built into a bundle: against `generate(...,
+speculation_type="dflash")`, cycle by cycle.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,15 @@ from dflash_compile.runtime.statistics import Recorder
 
 CONTEXT, BLOCK, NEW = 256, 6, 48
 SPOKEN = (40, 90)
-"""tokens with opposite rows of a large head: the target and the drafter say one or the other mostly, so that proposals stand now and then"""
+"""tokens with opposite rows of a large head: the target and the drafter say one or the other mostly, so that proposals
+stand now and then"""
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Windows of 7 and 6 rows, in rings of 128: prompts and answers cross both, in prefill, while verifying and after rollback."""
+    """Windows of 7 and 6 rows, in rings of 128: prompts and answers cross both, in prefill, while verifying and after
+    rollback.
+    """
     folder = tmp_path_factory.mktemp("muse")
     target = models.write_target(folder / "target", "muse_glimmer", sliding_window=7, num_hidden_layers=5)
     weights = load_file(target / "model.safetensors")
@@ -33,7 +38,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     weights["lm_head.weight"][list(SPOKEN)] = 10 * torch.stack([row, -row])
     save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
     kinds = ["sliding_attention", "full_attention", "sliding_attention"]
-    return target, models.write_assistant(folder / "drafter", target, block=BLOCK, taps=(2, 0), layer_types=kinds, sliding_window=6)
+    return target, models.write_assistant(
+        folder / "drafter", target, block=BLOCK, taps=(2, 0), layer_types=kinds, sliding_window=6
+    )
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +63,9 @@ class Pieces:
         pass
 
 
-def test_the_bundle_says_and_accepts_what_transformers_does(pair: tuple[Path, Path], session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bundle_says_and_accepts_what_transformers_does(
+    pair: tuple[Path, Path], session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target, drafter = (
         MuseGlimmerForConditionalGeneration.from_pretrained(pair[0], dtype=torch.float32),
         MuseGlimmerAssistantModel.from_pretrained(pair[1], dtype=torch.float32),
@@ -74,7 +83,13 @@ def test_the_bundle_says_and_accepts_what_transformers_does(pair: tuple[Path, Pa
         prompt = torch.randint(4, VOCAB - 4, (1, length), generator=generator)
         pieces = Pieces()
         wanted = target.generate(
-            prompt, assistant_model=drafter, speculation_type="dflash", do_sample=False, max_new_tokens=NEW, streamer=pieces, eos_token_id=None
+            prompt,
+            assistant_model=drafter,
+            speculation_type="dflash",
+            do_sample=False,
+            max_new_tokens=NEW,
+            streamer=pieces,
+            eos_token_id=None,
         )
         cycles.clear()
         found = list(session.tokens(prompt[0].tolist(), max_new_tokens=NEW, block=BLOCK))
@@ -89,12 +104,18 @@ def test_the_bundle_says_and_accepts_what_transformers_does(pair: tuple[Path, Pa
 def test_layers_with_windows_keep_rings(session: Session) -> None:
     graphs = [*session.manifest.target.graphs, *session.manifest.drafter.graphs]
     rows = {graph.role: [port.shape[2] for port in graph.inputs if port.name.startswith("k_cache")] for graph in graphs}
-    assert rows == {"target": [CONTEXT, 128, 128, 128, CONTEXT], "inject": [128, CONTEXT, 128], "draft": [128, CONTEXT, 128]}
+    assert rows == {
+        "target": [CONTEXT, 128, 128, 128, CONTEXT],
+        "inject": [128, CONTEXT, 128],
+        "draft": [128, CONTEXT, 128],
+    }
     assert {graph.widest for graph in graphs} == {64}
 
 
 def test_a_tap_off_by_one_accepts_less(pair: tuple[Path, Path], session: Session, tmp_path: Path) -> None:
-    """The same drafter over the layers after its own: it still answers as the target does, and other proposals stand."""
+    """The same drafter over the layers after its own: it still answers as the target does, and other proposals
+    stand.
+    """
     shutil.copytree(pair[1], tmp_path / "drafter")
     config = json.loads((tmp_path / "drafter" / "config.json").read_text())
     (tmp_path / "drafter" / "config.json").write_text(json.dumps(config | {"target_layer_ids": [3, 1]}))

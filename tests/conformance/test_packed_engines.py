@@ -1,4 +1,6 @@
-"""Packed forms of quantised engines, mapped from the cache, against the engines of the bundle: bit for bit, in every width."""
+"""Packed forms of quantised engines, mapped from the cache, against the engines of the bundle: bit for bit, in every
+width.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,12 @@ def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     target = models.write_target(folder / "target", "qwen3", intermediate_size=160)
     drafter = models.write_drafter(folder / "drafter", target)
     target_precision, drafter_precision = request.param
-    return build(target, drafter, folder / "bundle", BuildOptions(precision=target_precision, drafter_precision=drafter_precision, context=64))
+    return build(
+        target,
+        drafter,
+        folder / "bundle",
+        BuildOptions(precision=target_precision, drafter_precision=drafter_precision, context=64),
+    )
 
 
 def walk(engines: Engines) -> list[object]:
@@ -60,7 +67,11 @@ def test_the_products_are_packed(bundle: Path, tmp_path: Path) -> None:
     for path in (tmp_path / "cache" / "engines").iterdir():
         graph = onnx.load(path / "engine.onnx", load_external_data=False).graph
         weights = {node.input[1] for node in graph.node if node.op_type in ("MatMulNBits", "FusedMatMul")}
-        packed = {tensor.name for tensor in graph.initializer if any(entry.key.startswith("prepacked") for entry in tensor.external_data)}
+        packed = {
+            tensor.name
+            for tensor in graph.initializer
+            if any(entry.key.startswith("prepacked") for entry in tensor.external_data)
+        }
         large = {tensor.name for tensor in graph.initializer if np.prod(tensor.dims) > 1024}
         assert weights & large <= packed
         assert packed

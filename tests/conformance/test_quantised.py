@@ -1,4 +1,6 @@
-"""Quantised targets against torch with the very weights the quantised ones stand for, and against themselves at other widths."""
+"""Quantised targets against torch with the very weights the quantised ones stand for, and against themselves at other
+widths.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def graph(target: TargetCheckpoint) -> Graph:
 
 
 @pytest.fixture(scope="module", params=["int8", "int4"])
-def engine_path(request: pytest.FixtureRequest, target: TargetCheckpoint, graph: Graph, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+def engine_path(
+    request: pytest.FixtureRequest, target: TargetCheckpoint, graph: Graph, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Path]:
     return request.param, bound(graph, request.param, {"target": target.tensors}, tmp_path_factory.mktemp("engine"))
 
 
@@ -55,7 +59,9 @@ def stored(target: TargetCheckpoint, name: str) -> dict[str, torch.Tensor]:
     return weights
 
 
-def test_logits_are_those_of_the_stored_weights(target: TargetCheckpoint, graph: Graph, engine_path: tuple[str, Path]) -> None:
+def test_logits_are_those_of_the_stored_weights(
+    target: TargetCheckpoint, graph: Graph, engine_path: tuple[str, Path]
+) -> None:
     name, path = engine_path
     tokens = prompt(target)
     logits, _ = Cached(graph.signature, ort_call(path)).verify(tokens, 0)

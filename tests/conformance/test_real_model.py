@@ -1,6 +1,7 @@
 """The demo's own pair, SmolLM2-135M-Instruct and its drafter, end to end: nothing random, nothing tiny.
 
-Slow: bundles at int8 and fp32 are built, and every suite prompt is answered with drafting, without, and by transformers.
+Slow: bundles at int8 and fp32 are built, and every suite prompt is answered with drafting, without, and by
+transformers.
 """
 
 from __future__ import annotations
@@ -77,7 +78,9 @@ def test_drafting_changes_no_token(bundles: Bundles, precision: str) -> None:
     accepted = 0
     for number, prompt in enumerate(prompts(6)):
         plain = list(session.tokens(prompt, max_new_tokens=TOKENS, draft=False))
-        assert list(session.tokens(prompt, max_new_tokens=TOKENS, block=session.manifest.pairing.block)) == plain, prompt
+        assert list(session.tokens(prompt, max_new_tokens=TOKENS, block=session.manifest.pairing.block)) == plain, (
+            prompt
+        )
         accepted += session.statistics.accepted
         if number % 6 == 0:
             assert list(session.tokens(prompt, max_new_tokens=TOKENS)) == plain, f"widths chosen on the way: {prompt}"
@@ -101,7 +104,13 @@ def test_fp32_tokens_are_those_of_transformers(bundles: Bundles, model: Any, tar
     for prompt in asked:
         ids = session._text.encode(prompt, raw=False)
         ours = list(session.tokens(prompt, max_new_tokens=TOKENS, block=session.manifest.pairing.block))
-        theirs = model.generate(torch.tensor([ids]), max_new_tokens=TOKENS, do_sample=False, pad_token_id=0, eos_token_id=list(target.spec.eos_ids))
+        theirs = model.generate(
+            torch.tensor([ids]),
+            max_new_tokens=TOKENS,
+            do_sample=False,
+            pad_token_id=0,
+            eos_token_id=list(target.spec.eos_ids),
+        )
         theirs = theirs[0, len(ids) :].tolist()
         equal += ours == theirs
         parted = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
@@ -157,15 +166,21 @@ def engine_outcomes(session: Session, asked: list[str]) -> list[Outcome]:
 
 @torch.no_grad()
 def agreement(outcomes: list[Outcome], model: Any, drafter: DrafterCheckpoint) -> float:
-    """Share of cycles that accepted exactly as many proposals as the torch module has right there: too many is as wrong as too few."""
+    """Share of cycles that accepted exactly as many proposals as the torch module has right there: too many is as wrong
+    as too few.
+    """
     module, embedding, spec = torch_drafter(drafter), model.get_input_embeddings().weight, drafter.spec
-    proposable = Vocabulary(model.get_output_embeddings().weight, torch.tensor(drafter.vocabulary.ids) if drafter.vocabulary else None)
+    proposable = Vocabulary(
+        model.get_output_embeddings().weight, torch.tensor(drafter.vocabulary.ids) if drafter.vocabulary else None
+    )
     same = total = 0
     for outcome in outcomes:
         tokens, prompt = torch.tensor(outcome.prompt + outcome.answer), len(outcome.prompt)
         states = model(tokens[None], output_hidden_states=True).hidden_states
         features = torch.cat([states[tap + 1][0] for tap in spec.taps], -1)
-        right = matches(module, embedding, proposable.head, tokens, features, prompt, spec.block, torch.float32, proposable.labels).tolist()
+        right = matches(
+            module, embedding, proposable.head, tokens, features, prompt, spec.block, torch.float32, proposable.labels
+        ).tolist()
         place = 0
         for accepted in outcome.accepted:
             same += min(accepted, len(right) - place) == right[place]  # the last block may reach past the answer
@@ -175,7 +190,9 @@ def agreement(outcomes: list[Outcome], model: Any, drafter: DrafterCheckpoint) -
 
 
 @pytest.mark.parametrize(("precision", "least"), [("fp32", 0.99), ("int8", 0.85)])
-def test_compiled_acceptance_is_that_of_the_torch_module(bundles: Bundles, model: Any, drafter: DrafterCheckpoint, precision: str, least: float) -> None:
+def test_compiled_acceptance_is_that_of_the_torch_module(
+    bundles: Bundles, model: Any, drafter: DrafterCheckpoint, precision: str, least: float
+) -> None:
     outcomes = engine_outcomes(bundles.session(precision), prompts(2))
     assert agreement(outcomes, model, drafter) >= least
     assert sum(sum(outcome.accepted) for outcome in outcomes) > 100, "a drafter that is never right proves nothing"
@@ -191,7 +208,9 @@ FAULTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_faulty_drafter_is_noticed(tmp_path: Path, target: TargetCheckpoint, drafter: DrafterCheckpoint, model: Any, fault: str) -> None:
+def test_a_faulty_drafter_is_noticed(
+    tmp_path: Path, target: TargetCheckpoint, drafter: DrafterCheckpoint, model: Any, fault: str
+) -> None:
     faulty = replace(drafter, spec=FAULTS[fault](drafter.spec))
     with load(build(target, faulty, tmp_path / "faulty", BuildOptions(precision="fp32", context=640))) as session:
         outcomes = engine_outcomes(session, prompts(1))
@@ -199,7 +218,9 @@ def test_a_faulty_drafter_is_noticed(tmp_path: Path, target: TargetCheckpoint, d
 
 
 @pytest.mark.parametrize("shift", [-1, 1])
-def test_a_shifted_position_is_noticed(bundles: Bundles, model: Any, drafter: DrafterCheckpoint, monkeypatch: pytest.MonkeyPatch, shift: int) -> None:
+def test_a_shifted_position_is_noticed(
+    bundles: Bundles, model: Any, drafter: DrafterCheckpoint, monkeypatch: pytest.MonkeyPatch, shift: int
+) -> None:
     session = bundles.session("fp32")
     engine = session._open().drafter
     draft = engine.draft

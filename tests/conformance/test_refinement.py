@@ -30,16 +30,24 @@ CYCLES = ((11, 6), (1, 6), (3, 4), (2, 2), (5, 3))
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[TargetCheckpoint, DrafterCheckpoint]:
     target = models.write_target(tmp_path_factory.mktemp("target") / "target", num_hidden_layers=3)
     kinds = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 7, "use_sliding_window": True}
-    return open_target(target), open_drafter(models.write_drafter(tmp_path_factory.mktemp("drafter") / "drafter", target, block=BLOCK, **kinds))
+    return open_target(target), open_drafter(
+        models.write_drafter(tmp_path_factory.mktemp("drafter") / "drafter", target, block=BLOCK, **kinds)
+    )
 
 
-def refined(engine: Cached, block: list[int], position: int, refine: int, ids: Sequence[int] = range(models.VOCAB)) -> np.ndarray:
+def refined(
+    engine: Cached, block: list[int], position: int, refine: int, ids: Sequence[int] = range(models.VOCAB)
+) -> np.ndarray:
     """Logits [B - 1, V] by the definition: sort, keep, mask, draft again. `ids` are the tokens of the head's rows."""
     rows = len(block) - 1
     settled: dict[int, np.ndarray] = {}
     logits = engine.draft(block, position)
     for done in range(1, refine + 1):
-        sure = {row: float(torch.tensor(logits[row]).double().softmax(-1).max()) for row in range(rows) if row not in settled}
+        sure = {
+            row: float(torch.tensor(logits[row]).double().softmax(-1).max())
+            for row in range(rows)
+            if row not in settled
+        }
         room = ceil(rows * done / (refine + 1)) - len(settled)
         for row in sorted(sure, key=lambda row: -sure[row])[:room]:
             settled[row] = logits[row]
@@ -62,7 +70,10 @@ def blocks(pair: tuple[TargetCheckpoint, DrafterCheckpoint]) -> list[tuple[np.nd
 def expected(pair: tuple[TargetCheckpoint, DrafterCheckpoint]) -> dict[int, list[np.ndarray]]:
     """By number of refinements, logits of every cycle by the loop."""
     target, drafter = pair
-    graphs = {"inject": trace_inject(drafter, target.spec, CONTEXT), "draft": trace_draft(drafter, target.spec, CONTEXT)}
+    graphs = {
+        "inject": trace_inject(drafter, target.spec, CONTEXT),
+        "draft": trace_draft(drafter, target.spec, CONTEXT),
+    }
     signatures = {role: graph.signature for role, graph in graphs.items()}
     found: dict[int, list[np.ndarray]] = {}
     with torch_drafter(drafter, target, signatures, CONTEXT) as calls:
@@ -78,12 +89,19 @@ def expected(pair: tuple[TargetCheckpoint, DrafterCheckpoint]) -> dict[int, list
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("refine", [1, 3])
 def test_every_form_refines_as_the_loop_does(
-    pair: tuple[TargetCheckpoint, DrafterCheckpoint], expected: dict[int, list[np.ndarray]], refine: int, form: str, tmp_path: Path
+    pair: tuple[TargetCheckpoint, DrafterCheckpoint],
+    expected: dict[int, list[np.ndarray]],
+    refine: int,
+    form: str,
+    tmp_path: Path,
 ) -> None:
     """At widths down to two, where more passes were asked for than there are proposals."""
     target, drafter = pair
     sources = {"target": target.tensors, "drafter": drafter.tensors}
-    inject, draft = trace_inject(drafter, target.spec, CONTEXT), trace_draft(drafter, target.spec, CONTEXT, refine=refine)
+    inject, draft = (
+        trace_inject(drafter, target.spec, CONTEXT),
+        trace_draft(drafter, target.spec, CONTEXT, refine=refine),
+    )
     paths = [bound(graph, form, sources, tmp_path) for graph in (inject, draft)]
     for runtime in runtimes(form):
         engine = Cached(inject.signature, *map(runtime, paths))
@@ -101,11 +119,16 @@ def test_refining_changes_something(expected: dict[int, list[np.ndarray]]) -> No
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_kept_proposals_of_a_reduced_head_stand_as_their_tokens(pair: tuple[TargetCheckpoint, DrafterCheckpoint], form: str, tmp_path: Path) -> None:
+def test_kept_proposals_of_a_reduced_head_stand_as_their_tokens(
+    pair: tuple[TargetCheckpoint, DrafterCheckpoint], form: str, tmp_path: Path
+) -> None:
     target, ids = pair[0], [3, 9, 17, 40, 41, 99, 180, 181, 250, 301, 302, 383]
     drafter = open_drafter(models.write_speculators(tmp_path / "reduced", target.path, ids, block=BLOCK))
     sources = {"target": target.tensors, "drafter": drafter.tensors}
-    graphs = [trace_inject(drafter, target.spec, CONTEXT), *(trace_draft(drafter, target.spec, CONTEXT, refine=refine) for refine in (0, 2))]
+    graphs = [
+        trace_inject(drafter, target.spec, CONTEXT),
+        *(trace_draft(drafter, target.spec, CONTEXT, refine=refine) for refine in (0, 2)),
+    ]
     folders = [tmp_path / name for name in ("inject", "once", "thrice")]
     for folder in folders:
         folder.mkdir()

@@ -1,4 +1,6 @@
-"""Ring caches of windowed layers against transformers and against whole caches: prompts many windows long, rejected blocks, rollback."""
+"""Ring caches of windowed layers against transformers and against whole caches: prompts many windows long, rejected
+blocks, rollback.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,15 @@ from dflash_compile.export.tracing.windows import cache_rows
 
 CONTEXT, WIDEST, RING, TAPS, TOLERANCE = 256, 16, 64, (2, 0), 1e-3
 TARGETS: dict[str, tuple[str, dict[str, Any]]] = {
-    "gpt-oss": ("gpt_oss", {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 32, "sliding_window": 40}),
+    "gpt-oss": (
+        "gpt_oss",
+        {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 32, "sliding_window": 40},
+    ),
     "muse-glimmer": ("muse_glimmer", {"sliding_window": 40}),
-    "qwen3": ("qwen3", {"use_sliding_window": True, "sliding_window": 40, "max_window_layers": 2, "tie_word_embeddings": False}),
+    "qwen3": (
+        "qwen3",
+        {"use_sliding_window": True, "sliding_window": 40, "max_window_layers": 2, "tie_word_embeddings": False},
+    ),
 }
 
 
@@ -44,7 +52,9 @@ TOKENS: list[int] = torch.randint(4, VOCAB - 4, (230,), generator=torch.Generato
 
 
 def walk(engine: Cached, whole: int = WIDEST) -> tuple[np.ndarray, np.ndarray]:
-    """Logits and taps of `TOKENS`: chunks of the widest call, then blocks of which some are wrong from their first row on and taken back."""
+    """Logits and taps of `TOKENS`: chunks of the widest call, then blocks of which some are wrong from their first row
+    on and taken back.
+    """
     logits, taps, position = [], [], 0
     while position < len(TOKENS):
         kept = min(whole if position < 100 else (1, 5, 16, 2)[position % 4], len(TOKENS) - position)
@@ -84,20 +94,26 @@ def test_a_ring_is_a_multiple_of_64_rows_and_only_there_where_it_is_half_as_long
 
 
 @pytest.mark.parametrize("target", ["muse-glimmer", "gpt-oss"], indirect=True)
-def test_the_traced_module_is_the_model(target: TargetCheckpoint, graph: Graph, expected: tuple[np.ndarray, np.ndarray]) -> None:
+def test_the_traced_module_is_the_model(
+    target: TargetCheckpoint, graph: Graph, expected: tuple[np.ndarray, np.ndarray]
+) -> None:
     with torch_target(target, graph.signature, TAPS, CONTEXT) as call:
         check(walk(Cached(graph.signature, call)), expected)
 
 
 @pytest.mark.parametrize("target", ["muse-glimmer", "gpt-oss"], indirect=True)
 @pytest.mark.parametrize("form", ["standard", "fp32"])
-def test_every_lowered_form_is_the_model(target: TargetCheckpoint, graph: Graph, expected: tuple[np.ndarray, np.ndarray], form: str, tmp_path: Path) -> None:
+def test_every_lowered_form_is_the_model(
+    target: TargetCheckpoint, graph: Graph, expected: tuple[np.ndarray, np.ndarray], form: str, tmp_path: Path
+) -> None:
     path = bound(graph, form, {"target": target.tensors}, tmp_path)
     check(walk(Cached(graph.signature, runtimes(form)[-1](path))), expected)
 
 
 @pytest.mark.parametrize("target", ["qwen3"], indirect=True)
-def test_a_ring_of_too_few_rows_shows(target: TargetCheckpoint, expected: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
+def test_a_ring_of_too_few_rows_shows(
+    target: TargetCheckpoint, expected: tuple[np.ndarray, np.ndarray], tmp_path: Path
+) -> None:
     """Calls wider than the rings were made for overwrite rows that are still seen."""
     narrow = trace_target(target, TAPS, CONTEXT, widest=1)
     call = ort_call(bound(narrow, "fp32", {"target": target.tensors}, tmp_path))
@@ -107,7 +123,9 @@ def test_a_ring_of_too_few_rows_shows(target: TargetCheckpoint, expected: tuple[
 
 
 @pytest.mark.parametrize("target", ["muse-glimmer", "gpt-oss"], indirect=True)
-def test_rows_are_the_same_bits_at_every_width_and_after_every_rollback(target: TargetCheckpoint, graph: Graph, tmp_path: Path) -> None:
+def test_rows_are_the_same_bits_at_every_width_and_after_every_rollback(
+    target: TargetCheckpoint, graph: Graph, tmp_path: Path
+) -> None:
     call = ort_call(bound(graph, "int8", {"target": target.tensors}, tmp_path))
     plain, jumpy = Cached(graph.signature, call), Cached(graph.signature, call)
     wanted = np.concatenate([plain.verify(TOKENS[start : start + 2], start)[0] for start in range(0, 200, 2)])
@@ -124,7 +142,9 @@ def test_rows_are_the_same_bits_at_every_width_and_after_every_rollback(target: 
 
 
 def _assistant(folder: Path, target: Path) -> Path:
-    return models.write_assistant(folder, target, layer_types=["sliding_attention", "full_attention", "sliding_attention"], sliding_window=40)
+    return models.write_assistant(
+        folder, target, layer_types=["sliding_attention", "full_attention", "sliding_attention"], sliding_window=40
+    )
 
 
 def _dflash2(folder: Path, target: Path) -> Path:
@@ -150,8 +170,12 @@ DIALECTS = {
 
 
 @pytest.fixture(scope="module", params=DIALECTS)
-def drafted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[TargetCheckpoint, DrafterCheckpoint]:
-    """A drafter of every dialect whose layers slide in a way of their own: causal or both ways, from each row or from the anchor."""
+def drafted(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[TargetCheckpoint, DrafterCheckpoint]:
+    """A drafter of every dialect whose layers slide in a way of their own: causal or both ways, from each row or from
+    the anchor.
+    """
     family, write = DIALECTS[request.param]
     folder = tmp_path_factory.mktemp("pair")
     path = models.write_target(folder / "target", family)
@@ -182,13 +206,18 @@ def drafts(pair: tuple[TargetCheckpoint, DrafterCheckpoint], engine: Cached) -> 
 def _whole(signature: Signature, context: int) -> Signature:
     """`signature` with caches of `context` rows."""
     ports = [
-        tuple(replace(port, shape=(*port.shape[:2], context, port.shape[3])) if "cache" in port.name else port for port in side)
+        tuple(
+            replace(port, shape=(*port.shape[:2], context, port.shape[3])) if "cache" in port.name else port
+            for port in side
+        )
         for side in (signature.inputs, signature.outputs)
     ]
     return replace(signature, inputs=ports[0], outputs=ports[1])
 
 
-def test_a_drafter_with_rings_proposes_what_it_does_without(drafted: tuple[TargetCheckpoint, DrafterCheckpoint], tmp_path: Path) -> None:
+def test_a_drafter_with_rings_proposes_what_it_does_without(
+    drafted: tuple[TargetCheckpoint, DrafterCheckpoint], tmp_path: Path
+) -> None:
     context = 320
     target, drafter = drafted
 

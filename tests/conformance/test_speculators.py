@@ -1,7 +1,7 @@
 """A drafter with a reduced vocabulary: engines against torch, and against PyPI `speculators` where it is installed.
 
-The package is compared with on a checkpoint that it wrote itself. It brings data sets, web clients and a minute of imports, so it is no part of the
-usual set-up: install it without its dependencies' pins, and these tests run.
+The package is compared with on a checkpoint that it wrote itself. It brings data sets, web clients and a minute of
+imports, so it is no part of the usual set-up: install it without its dependencies' pins, and these tests run.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ class Pair:
 
     @property
     def graphs(self) -> dict[str, Graph]:
-        return {"inject": trace_inject(self.drafter, self.target.spec, CONTEXT), "draft": trace_draft(self.drafter, self.target.spec, CONTEXT)}
+        return {
+            "inject": trace_inject(self.drafter, self.target.spec, CONTEXT),
+            "draft": trace_draft(self.drafter, self.target.spec, CONTEXT),
+        }
 
     @property
     def sources(self) -> dict[str, Any]:
@@ -84,7 +87,10 @@ class Pair:
 
 @pytest.fixture(scope="module", params=["llama", "qwen3"])
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One with a head of its own, one whose head is the embedding. Both say a few tokens only, so that proposals stand now and then."""
+    """One with a head of its own, one whose head is the embedding.
+
+    Both say a few tokens only, so that proposals stand now and then.
+    """
     folder = models.write_target(tmp_path_factory.mktemp("target"), request.param)
     weights = load_file(folder / "model.safetensors")
     weights["lm_head.weight" if request.param == "llama" else EMBEDDING][list(IDS[1:5])] *= 6
@@ -94,7 +100,9 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module", params=[True, False], ids=["own head", "rows of the target's head"])
 def both(request: pytest.FixtureRequest, target: Path, tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    folder = models.write_speculators(tmp_path_factory.mktemp("drafter"), target, IDS, own_head=request.param, block=BLOCK, taps=(2, 0))
+    folder = models.write_speculators(
+        tmp_path_factory.mktemp("drafter"), target, IDS, own_head=request.param, block=BLOCK, taps=(2, 0)
+    )
     return Pair(open_target(target), open_drafter(folder))
 
 
@@ -115,7 +123,9 @@ def test_lowered_sliding_layers_look_back_from_the_anchor(target: Path, both_way
     pair = _sliding(target, tmp_path / "drafter", both_ways)
     wanted, graphs = pair.torch_walk(), pair.graphs
     other = replace(pair.drafter, spec=replace(pair.drafter.spec, windows_from_anchor=False))
-    apart = [np.abs(have - want).max() for have, want in zip(Pair(pair.target, other).torch_walk(), wanted, strict=True)]
+    apart = [
+        np.abs(have - want).max() for have, want in zip(Pair(pair.target, other).torch_walk(), wanted, strict=True)
+    ]
     assert min(apart) > 10 * TOLERANCE, "a window counted from each row must not pass for this one"
     for form in FORMS:
         paths = [bound(graphs[role], form, pair.sources, tmp_path) for role in ("inject", "draft")]
@@ -129,12 +139,19 @@ def test_the_reduced_head_is_quantised_as_a_head(both: Pair) -> None:
     lowered: Lowered = ort_form.lower(both.graphs["draft"], precision_of("int4"))
     head = [payload for payload in lowered.payloads.values() if payload.ref.tensor == "lm_head.weight"]
     assert {payload.shape for payload in head} == {(len(IDS), both.drafter.spec.hidden)}
-    assert {payload.encoding for payload in head} == {precision_of("int8").linear(head[0].ref, head[0].shape, head=True)}
+    assert {payload.encoding for payload in head} == {
+        precision_of("int8").linear(head[0].ref, head[0].shape, head=True)
+    }
 
 
 @pytest.fixture(scope="module")
 def bundle(both: Pair, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(both.target, both.drafter, tmp_path_factory.mktemp("out") / "bundle", BuildOptions(precision="fp32", context=CONTEXT))
+    return build(
+        both.target,
+        both.drafter,
+        tmp_path_factory.mktemp("out") / "bundle",
+        BuildOptions(precision="fp32", context=CONTEXT),
+    )
 
 
 def test_a_bundle_proposes_target_tokens(both: Pair, bundle: Path) -> None:
@@ -165,11 +182,16 @@ def test_drafted_text_equals_plain_text(both: Pair, bundle: Path) -> None:
         assert 0 < accepted < (BLOCK - 1) * cycles, "some proposals stand, and some do not"
 
 
-needs_package = pytest.mark.skipif(importlib.util.find_spec("speculators") is None, reason="PyPI speculators is the implementation to compare with")
+needs_package = pytest.mark.skipif(
+    importlib.util.find_spec("speculators") is None, reason="PyPI speculators is the implementation to compare with"
+)
 
 
 def _published(folder: Path) -> Any:
-    """The package's model of the drafter in `folder`, as it loads it. Its own attention masks are compiled, so the plain ones are asked for."""
+    """The package's model of the drafter in `folder`, as it loads it.
+
+    Its own attention masks are compiled, so the plain ones are asked for.
+    """
     from speculators.models.dflash import DFlashDraftModel, DFlashSpeculatorConfig
 
     config = DFlashSpeculatorConfig.from_pretrained(folder)
@@ -178,7 +200,10 @@ def _published(folder: Path) -> Any:
 
 
 def _published_logits(model: Any, taps: torch.Tensor, position: int, anchor: int) -> np.ndarray:
-    """Logits of the rows after the anchor, by the package's training pass with one anchor. `taps` [P, n * H] are the rows before it."""
+    """Logits of the rows after the anchor, by the package's training pass with one anchor.
+
+    `taps` [P, n * H] are the rows before it.
+    """
     length = position + BLOCK + 1  # it takes no anchor from the last block of a sequence
     features = torch.zeros(1, length, taps.shape[1])
     features[0, :position] = taps
@@ -186,14 +211,21 @@ def _published_logits(model: Any, taps: torch.Tensor, position: int, anchor: int
     tokens[0, position], mask[0, position] = anchor, 1
     with torch.no_grad():
         _, logits, *_ = model._backbone_forward(
-            features, tokens, mask, torch.zeros(1, length, model.hidden_size), torch.zeros(1, length, dtype=torch.long), max_anchors=1
+            features,
+            tokens,
+            mask,
+            torch.zeros(1, length, model.hidden_size),
+            torch.zeros(1, length, dtype=torch.long),
+            max_anchors=1,
         )
     return logits[0, 1:].numpy()
 
 
 @needs_package
 def test_it_is_the_published_drafter_on_its_own_checkpoint(both: Pair, tmp_path: Path) -> None:
-    """Loaded and written again by the package; our engine of what it wrote equals it over cycles that are partly accepted."""
+    """Loaded and written again by the package; our engine of what it wrote equals it over cycles that are partly
+    accepted.
+    """
     if "lm_head.weight" not in both.drafter.tensors.shapes():
         pytest.skip("the package takes missing rows from a target that it can load by name")
     model = _saved_by_the_package(both, tmp_path / "theirs")
@@ -250,5 +282,11 @@ def test_the_package_loads_what_we_write(both: Pair, tmp_path: Path) -> None:
         pytest.skip("the package takes missing rows from a target that it can load by name")
     saved = speculators.save(both.drafter.spec, weights, both.drafter.vocabulary, tmp_path / "ours")
     model = _published(saved)
-    assert all(torch.equal(model.state_dict()[name], value) for name, value in load_file(saved / "model.safetensors").items())
-    assert (model.block_size, model.mask_token_id, model.target_layer_ids) == (BLOCK, MASK, [tap + 1 for tap in both.drafter.spec.taps])
+    assert all(
+        torch.equal(model.state_dict()[name], value) for name, value in load_file(saved / "model.safetensors").items()
+    )
+    assert (model.block_size, model.mask_token_id, model.target_layer_ids) == (
+        BLOCK,
+        MASK,
+        [tap + 1 for tap in both.drafter.spec.taps],
+    )

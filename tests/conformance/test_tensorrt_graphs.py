@@ -1,4 +1,6 @@
-"""The graphs that TensorRT compiles, run by ONNX Runtime: against the torch modules they were traced from, and against a CPU bundle."""
+"""The graphs that TensorRT compiles, run by ONNX Runtime: against the torch modules they were traced from, and against
+a CPU bundle.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,12 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Models:
     """A target with grouped heads, and a drafter one of whose layers has a window that looks both ways."""
     folder = tmp_path_factory.mktemp("pair")
     target = tiny.write_target(folder / "target", "qwen3", num_hidden_layers=3)
-    layers = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 5, "use_sliding_window": True, "is_causal": False}
+    layers = {
+        "layer_types": ["sliding_attention", "full_attention"],
+        "sliding_window": 5,
+        "use_sliding_window": True,
+        "is_causal": False,
+    }
     drafter = tiny.write_drafter(folder / "drafter", target, block=BLOCK, **layers)
     return decide(open_target(target), open_drafter(drafter), BuildOptions(context=CONTEXT))
 
@@ -60,7 +67,9 @@ def reference(pair: Models) -> Iterator[Reference]:
 
 
 @pytest.fixture(scope="module", params=["fp16-sm89", "fp16-sm86", "fp32-sm86"])
-def half(request: pytest.FixtureRequest, pair: Models, traced: tuple[Traced, ...], tmp_path_factory: pytest.TempPathFactory) -> Emitted:
+def half(
+    request: pytest.FixtureRequest, pair: Models, traced: tuple[Traced, ...], tmp_path_factory: pytest.TempPathFactory
+) -> Emitted:
     precision, arch = request.param.split("-")
     return Emitted(pair, lowered(traced, precision, arch), tmp_path_factory.mktemp("graphs"))
 
@@ -74,14 +83,18 @@ def close(found: np.ndarray, wanted: np.ndarray) -> None:
     np.testing.assert_allclose(found, wanted, rtol=0, atol=TOLERANCE * np.abs(wanted).max())
 
 
-def test_half_precision_follows_torch_over_a_trace_of_accepts_and_rejects(half: Emitted, reference: Reference, pair: Models) -> None:
+def test_half_precision_follows_torch_over_a_trace_of_accepts_and_rejects(
+    half: Emitted, reference: Reference, pair: Models
+) -> None:
     anchor = half.prefill(PROMPT)
     logits, taps = reference.target.verify(PROMPT, 0)
     reference.drafter.inject(taps, 0)
     assert anchor == logits[-1].argmax()
     for right in (BLOCK - 1, 0, 2, 1):
         position = half.position
-        block = half.run("drafter", "draft", BLOCK, anchor=np.array([anchor], np.int32), position=np.array([position], np.int32))["block"][0]
+        block = half.run(
+            "drafter", "draft", BLOCK, anchor=np.array([anchor], np.int32), position=np.array([position], np.int32)
+        )["block"][0]
         drafted = reference.drafter.draft([anchor, *[pair.drafter.spec.mask_id] * (BLOCK - 1)], position)
         margins = np.sort(drafted, -1)[:, -1] - drafted[np.arange(BLOCK - 1), block[1:]]
         assert (margins <= TOLERANCE * np.abs(drafted).max()).all(), "proposals are torch's, or all but equal to them"
@@ -170,7 +183,9 @@ UNUSUAL: dict[str, dict[str, object]] = {
 @pytest.mark.parametrize("family", UNUSUAL)
 def test_targets_with_windows_sinks_and_capped_logits(family: str, tmp_path: Path) -> None:
     target = open_target(tiny.write_target(tmp_path / "target", family, **UNUSUAL[family]))
-    plain = tiny.write_target(tmp_path / "plain", num_hidden_layers=2)  # a drafter's shape is read from a target that z-lab's layout knows
+    plain = tiny.write_target(
+        tmp_path / "plain", num_hidden_layers=2
+    )  # a drafter's shape is read from a target that z-lab's layout knows
     drafter = open_drafter(tiny.write_drafter(tmp_path / "drafter", plain, layers=1, block=BLOCK, taps=(0,)))
     models = Models(target, drafter, decide(open_target(plain), drafter, BuildOptions(context=CONTEXT)).pairing, BLOCK)
     role = [role for role in roles_of(models, ("target",)) if role.name == "verify"]
@@ -193,10 +208,16 @@ def test_targets_with_windows_sinks_and_capped_logits(family: str, tmp_path: Pat
 
 def test_a_draft_whose_anchor_proposes_over_a_reduced_vocabulary(pair: Models, tmp_path: Path) -> None:
     ids = list(range(7, 207, 2))
-    drafter = open_drafter(tiny.write_speculators(tmp_path / "drafter", pair.target.path, ids, sample_from_anchor=True, block=BLOCK - 1))
+    drafter = open_drafter(
+        tiny.write_speculators(tmp_path / "drafter", pair.target.path, ids, sample_from_anchor=True, block=BLOCK - 1)
+    )
     models = decide(pair.target, drafter, BuildOptions(context=CONTEXT))
     assert models.block == BLOCK
-    roles = [role for role in roles_of(models, ("drafter",)) if (role.name, role.rows) in (("draft", BLOCK), ("inject", BLOCK))]
+    roles = [
+        role
+        for role in roles_of(models, ("drafter",))
+        if (role.name, role.rows) in (("draft", BLOCK), ("inject", BLOCK))
+    ]
     emitted = Emitted(models, lowered(trace_all(roles, lambda *_: None), "fp16", "sm86"), tmp_path)
     with ExitStack() as stack:
         spec, rows, width = drafter.spec, cache_rows(CONTEXT), len(drafter.spec.taps) * pair.target.spec.hidden
@@ -207,7 +228,9 @@ def test_a_draft_whose_anchor_proposes_over_a_reduced_vocabulary(pair: Models, t
         taps = np.random.default_rng(0).standard_normal((BLOCK, width)).astype(np.float32)
         emitted.run("drafter", "inject", BLOCK, taps=taps[None], position=np.array([0], np.int32))
         reference.inject(taps, 0)
-        block = emitted.run("drafter", "draft", BLOCK, anchor=np.array([33], np.int32), position=np.array([BLOCK], np.int32))["block"][0]
+        block = emitted.run(
+            "drafter", "draft", BLOCK, anchor=np.array([33], np.int32), position=np.array([BLOCK], np.int32)
+        )["block"][0]
         logits = reference.draft([33, *[spec.mask_id] * (BLOCK - 1)], BLOCK)
     assert block[0] == 33
     chosen = logits[np.arange(BLOCK - 1), [ids.index(token) for token in block[1:]]]

@@ -1,6 +1,8 @@
-"""What only a Mac can tell of a Core ML bundle: where it runs, whether it computes what the evaluator says, whether it lasts, how fast it is.
+"""What only a Mac can tell of a Core ML bundle: where it runs, whether it computes what the evaluator says, whether it
+lasts, how fast it is.
 
-`make test-mac`, on macOS 15 or later. Nobody has run these yet: no figure of a Mac is published anywhere in this repository.
+`make test-mac`, on macOS 15 or later. Nobody has run these yet: no figure of a Mac is published anywhere in this
+repository.
 """
 
 from __future__ import annotations
@@ -38,8 +40,15 @@ PROMPT = "Write a Python function that returns the first n prime numbers."
 def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo's pair: SmolLM2-135M-Instruct and its drafter."""
     precision, policy = request.param.split()
-    options = BuildOptions(backend="coreml", precision=precision, drafter_precision="fp16", cache_policy=policy, context=512)
-    return build("smollm2-135m", ROOT / "artifacts" / "smollm2-135m-dflash", tmp_path_factory.mktemp("mac") / f"{precision}-{policy}", options)
+    options = BuildOptions(
+        backend="coreml", precision=precision, drafter_precision="fp16", cache_policy=policy, context=512
+    )
+    return build(
+        "smollm2-135m",
+        ROOT / "artifacts" / "smollm2-135m-dflash",
+        tmp_path_factory.mktemp("mac") / f"{precision}-{policy}",
+        options,
+    )
 
 
 def test_most_of_the_work_runs_where_it_was_built_for(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,7 +116,11 @@ def test_a_row_gives_the_same_choice_alone_and_in_a_block(path: Path, capsys: py
     engines = coreml.open_engines(open_bundle(path), EngineOptions())
     block = engines.drafter.block
     tokens = [int(token) for token in np.random.default_rng(1).integers(100, 20000, 8 * block)]
-    together = [choice for start in range(0, len(tokens), block) for choice in engines.target.verify(tokens[start : start + block], start)]
+    together = [
+        choice
+        for start in range(0, len(tokens), block)
+        for choice in engines.target.verify(tokens[start : start + block], start)
+    ]
     alone = [engines.target.verify([token], place)[0] for place, token in enumerate(tokens)]
     differ = sum(one != other for one, other in zip(together, alone, strict=True))
     with capsys.disabled():

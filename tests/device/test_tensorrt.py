@@ -38,7 +38,12 @@ def open_pair(bundle: Bundle) -> Pair:
     """The engines of a bundle, each to be run by itself."""
     device = CudaDevice()
     library = Library("tensorrt_rtx", device, None)
-    return Pair(bundle.manifest, device.arch, device, lambda record, whole: Plan(library, bundle.file(record.file), record, whole))
+    return Pair(
+        bundle.manifest,
+        device.arch,
+        device,
+        lambda record, whole: Plan(library, bundle.file(record.file), record, whole),
+    )
 
 
 @pytest.fixture
@@ -51,7 +56,9 @@ def pair(tiny_bundle: Path) -> Iterator[Pair]:
 @pytest.fixture(scope="module")
 def emitted(arch: str, tiny_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Emitted:
     models = decide(open_target(tiny_pair[0]), open_drafter(tiny_pair[1]), BuildOptions(context=90))
-    return Emitted(models, lowered(trace_all(roles_of(models), lambda *_: None), "fp16", arch), tmp_path_factory.mktemp("graphs"))
+    return Emitted(
+        models, lowered(trace_all(roles_of(models), lambda *_: None), "fp16", arch), tmp_path_factory.mktemp("graphs")
+    )
 
 
 def floats(pair: Pair, name: str, count: int) -> np.ndarray:
@@ -78,7 +85,9 @@ def test_numbers_are_those_of_the_graphs_that_were_compiled(pair: Pair, emitted:
     for right in (3, 0, 2):
         position = emitted.position
         at = np.array([position], np.int32)
-        drafted = emitted.run("drafter", "draft", BLOCK, anchor=np.array([anchor], np.int32), position=at)["block"][0].tolist()
+        drafted = emitted.run("drafter", "draft", BLOCK, anchor=np.array([anchor], np.int32), position=at)["block"][
+            0
+        ].tolist()
         pair.write("anchor", [anchor])
         pair.write("position", [position])
         pair.run("draft", BLOCK)
@@ -112,16 +121,30 @@ def test_the_cycle_in_one_graph_gives_what_single_steps_give(tiny_bundle: Path) 
 
 
 def test_many_cycles_in_one_launch_give_the_same(tiny_bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whether TensorRT's engines can be captured into a while node is documented nowhere: where they cannot, the reason is printed."""
+    """Whether TensorRT's engines can be captured into a while node is documented nowhere: where they cannot, the reason
+    is printed.
+    """
     with load(tiny_bundle) as single, load(tiny_bundle, device_loop=8) as looped:
         refused = [note for note in looped.notes if "device_loop" in note]
-        for count, options in ((60, {"block": BLOCK}), (60, {"block": 2}), (60, {}), (7, {"block": BLOCK}), (1000, {"block": BLOCK})):
+        for count, options in (
+            (60, {"block": BLOCK}),
+            (60, {"block": 2}),
+            (60, {}),
+            (7, {"block": BLOCK}),
+            (1000, {"block": BLOCK}),
+        ):
             expected = list(single.tokens(PROMPT, max_new_tokens=count, **options))  # type: ignore[arg-type]
             assert list(looped.tokens(PROMPT, max_new_tokens=count, **options)) == expected  # type: ignore[arg-type]
             if "block" in options:
                 found, known = looped.statistics, single.statistics
-                assert (found.cycles, found.accepted_at, found.finish) == (known.cycles, known.accepted_at, known.finish)
-        assert list(looped.tokens(PROMPT, max_new_tokens=60, draft=False)) == list(single.tokens(PROMPT, max_new_tokens=60, draft=False))
+                assert (found.cycles, found.accepted_at, found.finish) == (
+                    known.cycles,
+                    known.accepted_at,
+                    known.finish,
+                )
+        assert list(looped.tokens(PROMPT, max_new_tokens=60, draft=False)) == list(
+            single.tokens(PROMPT, max_new_tokens=60, draft=False)
+        )
     with capsys.disabled():
         sys.stdout.write(f"\na loop on the device: {refused[0] if refused else 'runs'}\n")
 
@@ -131,7 +154,9 @@ def test_which_widths_round_alike(pair: Pair, capsys: pytest.CaptureFixture[str]
     assert pair.widths[-1] == BLOCK
     assert sorted([*pair.widths, *pair.unused]) == [2, BLOCK]
     with capsys.disabled():
-        sys.stdout.write(f"\nwidths of verify that give one another's bits: {pair.widths}; left aside: {pair.unused or 'none'}\n")
+        sys.stdout.write(
+            f"\nwidths of verify that give one another's bits: {pair.widths}; left aside: {pair.unused or 'none'}\n"
+        )
 
 
 def test_text_is_the_target_s_own(real_bundle: Path) -> None:
@@ -139,7 +164,9 @@ def test_text_is_the_target_s_own(real_bundle: Path) -> None:
         for question in QUESTIONS:
             drafted = list(session.tokens(question, max_new_tokens=200))
             assert drafted == list(session.tokens(question, max_new_tokens=200, draft=False)), question
-            assert drafted == list(session.tokens(question, max_new_tokens=200, block=session.manifest.pairing.block)), question
+            assert drafted == list(
+                session.tokens(question, max_new_tokens=200, block=session.manifest.pairing.block)
+            ), question
             assert session.statistics.tau >= 1
 
 
@@ -149,7 +176,9 @@ def test_how_often_one_row_alone_chooses_the_same(real_bundle: Path, capsys: pyt
     with load(real_bundle) as session:
         tokens = list(session.tokens(QUESTIONS[0], max_new_tokens=100, draft=False))
     pair = open_pair(bundle)
-    record = next(graph for graph in bundle.manifest.target.graphs if graph.role == "decode" and graph.arch == pair.device.arch)  # type: ignore[attr-defined]
+    record = next(
+        graph for graph in bundle.manifest.target.graphs if graph.role == "decode" and graph.arch == pair.device.arch
+    )  # type: ignore[attr-defined]
     plan = Plan(Library("tensorrt_rtx", pair.device, None), bundle.file(record.file), record)
     plan.give_scratch(pair.device.allocate(plan.scratch), plan.scratch)
     for port in plan.ports:
@@ -169,7 +198,9 @@ def test_how_often_one_row_alone_chooses_the_same(real_bundle: Path, capsys: pyt
     assert same >= 0.9 * len(tokens)
 
 
-def test_compiled_kernels_are_kept_for_the_next_start(tiny_bundle: Path, arch: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_compiled_kernels_are_kept_for_the_next_start(
+    tiny_bundle: Path, arch: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     bundle = open_bundle(tiny_bundle)
     open_engines(bundle, EngineOptions()).close()
@@ -192,7 +223,13 @@ def test_speed_of_a_loop_on_the_device(real_bundle: Path, capsys: pytest.Capture
                 rates[cycles].append(len(tokens) / (perf_counter() - began))
                 assert tokens == texts.setdefault(question, tokens)
     with capsys.disabled():
-        sys.stdout.write("".join(f"\n{real_bundle.name}, {cycles or 1} cycles a launch: {median(found):.0f} tok/s" for cycles, found in rates.items()) + "\n")
+        sys.stdout.write(
+            "".join(
+                f"\n{real_bundle.name}, {cycles or 1} cycles a launch: {median(found):.0f} tok/s"
+                for cycles, found in rates.items()
+            )
+            + "\n"
+        )
 
 
 def test_speed(real_bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -208,4 +245,7 @@ def test_speed(real_bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
             tau = session.statistics.tau
     drafted, plain = (median(values) for values in rates.values())
     with capsys.disabled():
-        sys.stdout.write(f"\n{real_bundle.name}: {drafted:.0f} tok/s drafting, {plain:.0f} plain, {drafted / plain:.2f} times; last tau {tau:.2f}\n")
+        sys.stdout.write(
+            f"\n{real_bundle.name}: {drafted:.0f} tok/s drafting, {plain:.0f} plain, {drafted / plain:.2f} times; last"
+            f" tau {tau:.2f}\n"
+        )

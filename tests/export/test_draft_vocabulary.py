@@ -44,7 +44,17 @@ def test_rows_may_be_in_any_order() -> None:
         ([0] * 8, torch.ones(8, dtype=torch.bool), "1 to 7"),
         ([], torch.zeros(8, dtype=torch.bool), "1 to 7"),
     ],
-    ids=["past the end", "before the start", "twice", "ids taken for deltas", "the complement", "one more member", "another token", "all", "none"],
+    ids=[
+        "past the end",
+        "before the start",
+        "twice",
+        "ids taken for deltas",
+        "the complement",
+        "one more member",
+        "another token",
+        "all",
+        "none",
+    ],
 )
 def test_maps_that_are_none_are_refused(deltas: list[int], members: torch.Tensor, said: str) -> None:
     with pytest.raises(CheckpointError) as caught:

@@ -1,4 +1,6 @@
-"""Targets at the widths of published models, a few layers deep: traced with no weights there are, in the memory that takes."""
+"""Targets at the widths of published models, a few layers deep: traced with no weights there are, in the memory that
+takes.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,22 @@ from dflash_compile.export.checkpoints.checkpoint import TargetCheckpoint, TextS
 from dflash_compile.export.spec import TargetSpec
 from dflash_compile.export.tracing.trace import trace_target
 
-QWEN3_8B = {"hidden_size": 4096, "intermediate_size": 12288, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936}
+QWEN3_8B = {
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151936,
+}
 CONTEXT, GIB = 131072, 2**30
 MODELS: dict[str, Any] = {
-    "Qwen3-8B": ("qwen3", lambda: Qwen3Config(**QWEN3_8B, num_hidden_layers=4, tie_word_embeddings=False, max_position_embeddings=CONTEXT)),
+    "Qwen3-8B": (
+        "qwen3",
+        lambda: Qwen3Config(
+            **QWEN3_8B, num_hidden_layers=4, tie_word_embeddings=False, max_position_embeddings=CONTEXT
+        ),
+    ),
     "Muse Glimmer 30B": ("muse_glimmer", lambda: MuseGlimmerTextConfig(num_hidden_layers=4)),
     "Muse Spark": ("muse_spark", lambda: MuseSparkTextConfig(num_hidden_layers=4)),
 }

@@ -23,7 +23,10 @@ REFERENCES = {
     "qwen2": Qwen2Tokenizer(vocab=VOCAB, merges=[]).backend_tokenizer.pre_tokenizer,
     "llama-bpe": LLAMA3,
 }
-TEXT = st.text(alphabet=st.one_of(st.sampled_from("aZ é日١1234 \t\n\r'sStLl.,!_-\u00a0🙂"), st.characters(codec="utf-8")), max_size=24)
+TEXT = st.text(
+    alphabet=st.one_of(st.sampled_from("aZ é日١1234 \t\n\r'sStLl.,!_-\u00a0🙂"), st.characters(codec="utf-8")),
+    max_size=24,
+)
 
 
 @pytest.mark.parametrize("name", REFERENCES)

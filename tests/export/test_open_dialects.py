@@ -1,4 +1,6 @@
-"""Opening drafters of the layouts that share the draft module of version 1, or add to it: what the spec says, and what is refused."""
+"""Opening drafters of the layouts that share the draft module of version 1, or add to it: what the spec says, and what
+is refused.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ def test_a_muse_assistant(muse: tuple[Path, Path]) -> None:
     stored = load_file(muse[1] / "model.safetensors")
     assert torch.equal(opened.read("fc.weight"), stored["encoder.fc.weight"])
     assert torch.equal(opened.read("hidden_norm.weight"), stored["encoder.output_norm_enc.weight"])
-    assert len(pair(open_target(muse[0]), opened).warnings) == 2, "taps in falling order and another RoPE base, nothing else"
+    assert len(pair(open_target(muse[0]), opened).warnings) == 2, (
+        "taps in falling order and another RoPE base, nothing else"
+    )
 
 
 @pytest.mark.parametrize(
@@ -96,14 +100,23 @@ def test_a_dflash2_drafter(target: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k"])
 def test_dflash2_sizes_are_not_guessed(target: Path, tmp_path: Path, key: str) -> None:
-    assert f"lacks {key}" in refused(edit(write_drafter2(tmp_path / "d", target), lambda config: config["dflash_config"].pop(key)))
+    assert f"lacks {key}" in refused(
+        edit(write_drafter2(tmp_path / "d", target), lambda config: config["dflash_config"].pop(key))
+    )
 
 
 @pytest.mark.parametrize(
-    ("change", "said"), [({"conv_group_size": 24}, "do not divide"), ({"selector_top_k": 1}, "nothing to choose"), ({"selector_rank": 9}, "of the wrong shape")]
+    ("change", "said"),
+    [
+        ({"conv_group_size": 24}, "do not divide"),
+        ({"selector_top_k": 1}, "nothing to choose"),
+        ({"selector_rank": 9}, "of the wrong shape"),
+    ],
 )
 def test_dflash2_sizes_that_cannot_be(target: Path, tmp_path: Path, change: dict[str, Any], said: str) -> None:
-    assert said in refused(edit(write_drafter2(tmp_path / "d", target), lambda config: config["dflash_config"].update(change)))
+    assert said in refused(
+        edit(write_drafter2(tmp_path / "d", target), lambda config: config["dflash_config"].update(change))
+    )
 
 
 # ModelOpt
@@ -111,7 +124,13 @@ def test_dflash2_sizes_that_cannot_be(target: Path, tmp_path: Path, change: dict
 
 def modelopt(target: Path, folder: Path, layer_types: list[str] | None = None, **settings: Any) -> Path:
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
-    settings = {"use_swa": True, "swa_window_size": 5, "causal": False, "mask_token_id": MASK, "target_layer_ids": [0, 1]} | settings
+    settings = {
+        "use_swa": True,
+        "swa_window_size": 5,
+        "causal": False,
+        "mask_token_id": MASK,
+        "target_layer_ids": [0, 1],
+    } | settings
     return write_drafter(folder, target, dflash_config=settings, layer_types=layer_types, rope_scaling=yarn)
 
 
@@ -137,7 +156,9 @@ def test_a_modelopt_drafter(target: Path, tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_what_a_modelopt_drafter_must_say(target: Path, tmp_path: Path, kinds: list[str] | None, settings: dict[str, Any], said: str) -> None:
+def test_what_a_modelopt_drafter_must_say(
+    target: Path, tmp_path: Path, kinds: list[str] | None, settings: dict[str, Any], said: str
+) -> None:
     assert said in refused(modelopt(target, tmp_path / "d", kinds, **settings))
 
 
@@ -155,7 +176,12 @@ def test_a_deepspec_drafter_embeds_and_proposes_by_itself(target: Path, tmp_path
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [({"markov_rank": 256}, "DSpark"), ({"markov_rank": None}, "lacks markov_rank"), ({"use_swa": True}, "use_swa"), ({"vocab_size": 8}, "wrong shape")],
+    [
+        ({"markov_rank": 256}, "DSpark"),
+        ({"markov_rank": None}, "lacks markov_rank"),
+        ({"use_swa": True}, "use_swa"),
+        ({"vocab_size": 8}, "wrong shape"),
+    ],
 )
 def test_what_a_deepspec_drafter_must_be(target: Path, tmp_path: Path, change: dict[str, Any], said: str) -> None:
     assert said in refused(edit(write_deepspec(tmp_path / "d", target), lambda config: config.update(change)))
@@ -182,7 +208,9 @@ WINDOWED = {"attention.sliding_window": 5, "attention.sliding_window_pattern": [
 
 def test_windows_of_a_gguf_drafter(target: Path, tmp_path: Path) -> None:
     drafter = write_drafter(tmp_path / "d", target)
-    spec = open_drafter(write_gguf_drafter(tmp_path / "d.gguf", drafter, extra=WINDOWED | {"attention.causal": False})).spec
+    spec = open_drafter(
+        write_gguf_drafter(tmp_path / "d.gguf", drafter, extra=WINDOWED | {"attention.causal": False})
+    ).spec
     assert (spec.windows, spec.causal) == ((5, None), (False, False))
 
 
@@ -203,7 +231,9 @@ def test_what_a_gguf_drafter_must_say(target: Path, tmp_path: Path, extra: dict[
 
 
 def test_forks_of_the_gguf_layout_are_named(target: Path, tmp_path: Path) -> None:
-    assert "a fork's" in refused(write_gguf_drafter(tmp_path / "d.gguf", write_drafter(tmp_path / "d", target), arch="qwen3-dflash-draft"))
+    assert "a fork's" in refused(
+        write_gguf_drafter(tmp_path / "d.gguf", write_drafter(tmp_path / "d", target), arch="qwen3-dflash-draft")
+    )
 
 
 def test_a_tap_that_was_not_shifted_is_found_where_it_can_be(target: Path, tmp_path: Path) -> None:

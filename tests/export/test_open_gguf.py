@@ -27,18 +27,29 @@ def dirs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kind", [Kind.F32, Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_1], ids=lambda kind: kind.name)
-def test_every_tensor_equals_transformers_loader(tmp_path: Path, dirs: dict[str, Path], family: str, kind: Kind) -> None:
+def test_every_tensor_equals_transformers_loader(
+    tmp_path: Path, dirs: dict[str, Path], family: str, kind: Kind
+) -> None:
     file = write_gguf(tmp_path / "tiny.gguf", dirs[family], kind)
-    config = AutoConfig.from_pretrained(dirs[family])  # given, because transformers' loader takes no head_dim from a qwen3 file
-    expected = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file=file.name, config=config, dtype=torch.float32).state_dict()
+    config = AutoConfig.from_pretrained(
+        dirs[family]
+    )  # given, because transformers' loader takes no head_dim from a qwen3 file
+    expected = AutoModelForCausalLM.from_pretrained(
+        tmp_path, gguf_file=file.name, config=config, dtype=torch.float32
+    ).state_dict()
     target = open_target(file)
-    assert target.tensors.shapes().keys() == {name for name in expected if not (target.spec.tied and name == "lm_head.weight")}
+    assert target.tensors.shapes().keys() == {
+        name for name in expected if not (target.spec.tied and name == "lm_head.weight")
+    }
     for name in target.tensors.shapes():
         assert torch.equal(target.read(name).float(), expected[name]), name
 
 
 def test_unquantised_tensors_keep_their_dtype_and_original_values(tmp_path: Path, dirs: dict[str, Path]) -> None:
-    original, target = open_target(dirs["llama"]), open_target(write_gguf(tmp_path / "tiny.gguf", dirs["llama"], Kind.BF16))
+    original, target = (
+        open_target(dirs["llama"]),
+        open_target(write_gguf(tmp_path / "tiny.gguf", dirs["llama"], Kind.BF16)),
+    )
     name = "model.layers.1.self_attn.q_proj.weight"
     assert target.read(name).dtype == torch.bfloat16
     assert torch.equal(target.read(name), original.read(name).bfloat16())
@@ -78,14 +89,21 @@ def test_spec_and_config_equal_those_of_the_directory(tmp_path: Path, dirs: dict
     assert target.config.rope_parameters == original.config.rope_parameters
 
 
-@pytest.mark.parametrize("name", ["model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.k_proj.weight", "model.embed_tokens.weight"])
+@pytest.mark.parametrize(
+    "name",
+    ["model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.k_proj.weight", "model.embed_tokens.weight"],
+)
 @pytest.mark.parametrize("span", [(0, 1), (3, 21), (15, 17), (7, 7)])
-def test_rows_are_the_same_rows_as_of_the_whole(tmp_path: Path, dirs: dict[str, Path], name: str, span: tuple[int, int]) -> None:
+def test_rows_are_the_same_rows_as_of_the_whole(
+    tmp_path: Path, dirs: dict[str, Path], name: str, span: tuple[int, int]
+) -> None:
     target = open_target(write_gguf(tmp_path / "tiny.gguf", dirs["llama"], Kind.Q8_0))
     assert torch.equal(target.tensors.rows(name, *span), target.read(name)[slice(*span)])
 
 
-def test_only_the_rows_asked_for_are_decoded(tmp_path: Path, dirs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_rows_asked_for_are_decoded(
+    tmp_path: Path, dirs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     import dflash_compile.export.gguf_format.tensors as module
 
     target = open_target(write_gguf(tmp_path / "tiny.gguf", dirs["llama"], Kind.Q8_0))
@@ -99,8 +117,17 @@ def test_only_the_rows_asked_for_are_decoded(tmp_path: Path, dirs: dict[str, Pat
 
 def test_tokenizer_ids_equal_those_of_the_original_tokenizer(tmp_path: Path, dirs: dict[str, Path]) -> None:
     original = Tokenizer.from_file(str(dirs["llama"] / "tokenizer.json"))
-    rebuilt = Tokenizer.from_str(open_target(write_gguf(tmp_path / "tiny.gguf", dirs["llama"])).text.tokenizer_json.decode())
-    for text in ("", " ", "the quick  brown\n\n fox", "it's 12 x1y2 <|im_start|>user\nhi<|im_end|>", "naïve café 日本語 🙂\t\u00a0end ", "<|im_star"):
+    rebuilt = Tokenizer.from_str(
+        open_target(write_gguf(tmp_path / "tiny.gguf", dirs["llama"])).text.tokenizer_json.decode()
+    )
+    for text in (
+        "",
+        " ",
+        "the quick  brown\n\n fox",
+        "it's 12 x1y2 <|im_start|>user\nhi<|im_end|>",
+        "naïve café 日本語 🙂\t\u00a0end ",
+        "<|im_star",
+    ):
         ids = rebuilt.encode(text).ids
         assert ids == original.encode(text).ids
         assert rebuilt.decode(ids, skip_special_tokens=False) == text
@@ -153,7 +180,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "said"), BAD, ids=[said for _, said in BAD])
-def test_a_file_that_would_give_wrong_text_is_refused(tmp_path: Path, dirs: dict[str, Path], options: dict[str, Any], said: str) -> None:
+def test_a_file_that_would_give_wrong_text_is_refused(
+    tmp_path: Path, dirs: dict[str, Path], options: dict[str, Any], said: str
+) -> None:
     with pytest.raises(CheckpointError) as caught:
         open_target(write_gguf(tmp_path / "tiny.gguf", dirs["llama"], **options))
     assert said in str(caught.value)
@@ -162,7 +191,11 @@ def test_a_file_that_would_give_wrong_text_is_refused(tmp_path: Path, dirs: dict
 
 @pytest.mark.parametrize("kind", ["linear", "yarn"])
 def test_rope_scaling_reaches_the_config(tmp_path: Path, dirs: dict[str, Path], kind: str) -> None:
-    keys = {"llama.rope.scaling.type": kind, "llama.rope.scaling.factor": 4.0, "llama.rope.scaling.original_context_length": 128}
+    keys = {
+        "llama.rope.scaling.type": kind,
+        "llama.rope.scaling.factor": 4.0,
+        "llama.rope.scaling.original_context_length": 128,
+    }
     rope = open_target(write_gguf(tmp_path / "tiny.gguf", dirs["llama"], extra=keys)).config.rope_parameters
     assert (rope["rope_type"], rope["factor"]) == (kind, 4.0)
     assert kind == "linear" or rope["original_max_position_embeddings"] == 128

@@ -1,4 +1,6 @@
-"""Opening targets whose checkpoint holds more than, or other names than, a causal language model: text decoders, experts stored apart."""
+"""Opening targets whose checkpoint holds more than, or other names than, a causal language model: text decoders,
+experts stored apart.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,12 @@ def test_a_tensor_of_no_known_tower_is_surplus(tmp_path: Path) -> None:
 
 def test_published_gemma3_configurations_leave_out_what_the_class_says(tmp_path: Path) -> None:
     target = write_target(tmp_path / "t", "gemma3")
-    edit(target, lambda config: [config["text_config"].pop(key) for key in ("max_position_embeddings", "rms_norm_eps", "rope_parameters")])
+    edit(
+        target,
+        lambda config: [
+            config["text_config"].pop(key) for key in ("max_position_embeddings", "rms_norm_eps", "rope_parameters")
+        ],
+    )
     spec = open_target(target).spec
     assert (spec.max_positions, spec.rms_eps, spec.rope_theta) == (131072, 1e-6, 1e6)
     edit(target, lambda config: config["text_config"].pop("hidden_size"))
@@ -89,7 +96,10 @@ def test_experts_stored_one_by_one_are_stacked(tmp_path: Path) -> None:
     for name, shape in target.tensors.shapes().items():
         assert shape == tuple(expected[name].shape)
         assert torch.equal(target.read(name), expected[name]), name
-    assert torch.equal(target.tensors.rows("model.layers.1.mlp.experts.down_proj", 1, 2), expected["model.layers.1.mlp.experts.down_proj"][1:2])
+    assert torch.equal(
+        target.tensors.rows("model.layers.1.mlp.experts.down_proj", 1, 2),
+        expected["model.layers.1.mlp.experts.down_proj"][1:2],
+    )
     del stored["model.layers.2.mlp.experts.1.gate_proj.weight"]
     save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
     assert "missing: model.layers.2.mlp.experts.gate_up_proj" in refused(folder)

@@ -1,4 +1,6 @@
-"""Drafters in the speculators layout: every key and tensor as version 0.9.0 of the package writes them, and nothing guessed."""
+"""Drafters in the speculators layout: every key and tensor as version 0.9.0 of the package writes them, and nothing
+guessed.
+"""
 
 from __future__ import annotations
 
@@ -61,9 +63,23 @@ def refused(folder: Path) -> CheckpointError:
 def test_spec_vocabulary_tensors_and_files(drafter: Path) -> None:
     opened = open_drafter(drafter)
     spec = opened.spec
-    assert (spec.dialect, spec.layers, spec.hidden, spec.block, spec.mask_id, spec.vocab, spec.draft_vocab) == ("speculators", 2, 64, 8, MASK, VOCAB, len(IDS))
+    assert (spec.dialect, spec.layers, spec.hidden, spec.block, spec.mask_id, spec.vocab, spec.draft_vocab) == (
+        "speculators",
+        2,
+        64,
+        8,
+        MASK,
+        VOCAB,
+        len(IDS),
+    )
     assert spec.taps == (0, 2), "the layout counts from the embedding's output"
-    assert (spec.windows, spec.causal, spec.rope_scaling, spec.dtype, spec.target_layers) == ((None, None), (False, False), None, "float32", None)
+    assert (spec.windows, spec.causal, spec.rope_scaling, spec.dtype, spec.target_layers) == (
+        (None, None),
+        (False, False),
+        None,
+        "float32",
+        None,
+    )
     assert opened.vocabulary == DraftVocabulary(IDS, VOCAB)
     stored = load_file(drafter / "model.safetensors")
     assert opened.tensors.shapes().keys() == stored.keys() - {"d2t", "t2d"}
@@ -99,7 +115,11 @@ def test_a_whole_vocabulary_needs_no_head_and_no_maps(target: Path, tmp_path: Pa
 
 
 def test_copies_of_the_targets_tensors_are_not_used(drafter: Path, target: Path, tmp_path: Path) -> None:
-    copies = {"embed_tokens.weight": torch.zeros(VOCAB, 64), "verifier_norm.weight": torch.zeros(64), "verifier_lm_head.weight": torch.zeros(len(IDS), 64)}
+    copies = {
+        "embed_tokens.weight": torch.zeros(VOCAB, 64),
+        "verifier_norm.weight": torch.zeros(64),
+        "verifier_lm_head.weight": torch.zeros(len(IDS), 64),
+    }
     spoil(drafter, lambda weights: weights.update(copies))
     assert not copies.keys() & open_drafter(drafter).tensors.shapes().keys()
     whole = write_speculators(tmp_path / "whole", target, range(VOCAB))
@@ -108,14 +128,22 @@ def test_copies_of_the_targets_tensors_are_not_used(drafter: Path, target: Path,
 
 
 def test_values_left_out_are_the_defaults_of_the_configuration_class(drafter: Path) -> None:
-    edit(drafter, lambda config: [config[NESTED].pop(key) for key in ("rms_norm_eps", "attention_bias", "layer_types", "hidden_act")])
+    edit(
+        drafter,
+        lambda config: [
+            config[NESTED].pop(key) for key in ("rms_norm_eps", "attention_bias", "layer_types", "hidden_act")
+        ],
+    )
     spec = open_drafter(drafter).spec
     assert (spec.rms_eps, spec.attention_bias) == (1e-6, False)
     assert "left out" in spec.evidence["rms_eps"]
 
 
 def test_rope_scaling(drafter: Path) -> None:
-    edit(drafter, lambda config: config[NESTED].update(rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e6}))
+    edit(
+        drafter,
+        lambda config: config[NESTED].update(rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e6}),
+    )
     spec = open_drafter(drafter).spec
     assert (spec.rope_theta, spec.rope_scaling) == (1e6, {"rope_type": "linear", "factor": 2.0})
 
@@ -169,9 +197,22 @@ def test_a_malformed_or_unsupported_key_is_refused(drafter: Path, change: dict[s
     ("change", "said"),
     [
         ({"hidden_act": "gelu"}, "hidden_act"),
-        ({"layer_types": ["sliding_attention", "full_attention"], "use_sliding_window": False, "sliding_window": 32}, "there is no window"),
-        ({"layer_types": ["sliding_attention", "chunked_attention"], "use_sliding_window": True, "sliding_window": 32}, "chunked_attention"),
-        ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+        (
+            {"layer_types": ["sliding_attention", "full_attention"], "use_sliding_window": False, "sliding_window": 32},
+            "there is no window",
+        ),
+        (
+            {
+                "layer_types": ["sliding_attention", "chunked_attention"],
+                "use_sliding_window": True,
+                "sliding_window": 32,
+            },
+            "chunked_attention",
+        ),
+        (
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+            "partial_rotary_factor",
+        ),
         ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}}, "mrope_section"),
         ({"rope_parameters": {"rope_type": "default", "rope_theta": float("inf")}}, "rope_theta"),
         ({"num_attention_heads": 8}, "of the wrong shape"),
@@ -196,10 +237,14 @@ WEIGHTS: dict[str, Callable[[dict[str, torch.Tensor]], object]] = {
     "1 missing: d2t": lambda weights: weights.pop("d2t"),
     "1 missing: t2d": lambda weights: weights.pop("t2d"),
     "1 surplus: markov.weight": lambda weights: weights.update({"markov.weight": torch.ones(2, 2)}),
-    f"lm_head.weight is [{len(IDS) + 1}, 64]": lambda weights: weights.update({"lm_head.weight": torch.ones(len(IDS) + 1, 64)}),
+    f"lm_head.weight is [{len(IDS) + 1}, 64]": lambda weights: weights.update(
+        {"lm_head.weight": torch.ones(len(IDS) + 1, 64)}
+    ),
     "tensor d2t is stored as float32": lambda weights: weights.update(d2t=weights["d2t"].float()),
     "tensor t2d is stored as int64": lambda weights: weights.update(t2d=weights["t2d"].long()),
-    "tensor norm.weight is stored as int64": lambda weights: weights.update({"norm.weight": torch.ones(64, dtype=torch.int64)}),
+    "tensor norm.weight is stored as int64": lambda weights: weights.update(
+        {"norm.weight": torch.ones(64, dtype=torch.int64)}
+    ),
     "twice: 40": lambda weights: weights["d2t"].__setitem__(2, 38),
     "name different tokens": lambda weights: weights.update(t2d=weights["t2d"].roll(1)),
     "outside the target's vocabulary": lambda weights: weights["d2t"].__setitem__(-1, VOCAB),
@@ -213,7 +258,9 @@ def test_tensors_must_be_exactly_those_of_the_layout(drafter: Path, said: str) -
 
 
 def test_token_ids_where_differences_belong_are_refused(drafter: Path) -> None:
-    """`d2t` holds id - row; a writer that stored ids, or a reader that took them for such, would propose other tokens."""
+    """`d2t` holds id - row; a writer that stored ids, or a reader that took them for such, would propose other
+    tokens.
+    """
     spoil(drafter, lambda weights: weights.update(d2t=weights["d2t"] + torch.arange(len(IDS))))
     assert re.search("name different tokens|outside the target's vocabulary", str(refused(drafter)))
 
@@ -227,8 +274,12 @@ def test_it_pairs_with_its_target(drafter: Path, checkpoint: TargetCheckpoint) -
     assert not pair(checkpoint, open_drafter(drafter)).warnings
 
 
-@pytest.mark.parametrize(("ids", "said"), [((IM_END, MASK, 9), "its mask token"), (range(20, 60), "none of the target's end tokens")])
-def test_a_vocabulary_that_costs_acceptance_is_remarked(target: Path, checkpoint: TargetCheckpoint, tmp_path: Path, ids: tuple[int, ...], said: str) -> None:
+@pytest.mark.parametrize(
+    ("ids", "said"), [((IM_END, MASK, 9), "its mask token"), (range(20, 60), "none of the target's end tokens")]
+)
+def test_a_vocabulary_that_costs_acceptance_is_remarked(
+    target: Path, checkpoint: TargetCheckpoint, tmp_path: Path, ids: tuple[int, ...], said: str
+) -> None:
     opened = open_drafter(write_speculators(tmp_path / "d", target, ids))
     assert any(said in warning for warning in pair(checkpoint, opened).warnings)
 
@@ -261,7 +312,11 @@ def test_saved_drafters_open_again(target: Path, tmp_path: Path, own_head: bool,
     weights = {name: opened.read(name) for name in opened.tensors.shapes()}
     spec = replace(opened.spec, target_layers=4)
     hashes = {TRAINED_WITH: {"vocabulary_sha256": "v", "template_sha256": "t"}}
-    again = open_drafter(speculators.save(spec, weights, opened.vocabulary, tmp_path / "saved", hashes, extra_files={"README.md": b"made so"}))
+    again = open_drafter(
+        speculators.save(
+            spec, weights, opened.vocabulary, tmp_path / "saved", hashes, extra_files={"README.md": b"made so"}
+        )
+    )
     assert replace(again.spec, evidence={}) == replace(spec, name="saved", evidence={})
     assert (again.vocabulary, again.text_hash, again.template_hash) == (opened.vocabulary, "v", "t")
     assert (again.path / "README.md").read_bytes() == b"made so"
@@ -282,7 +337,9 @@ def test_saved_drafters_open_again(target: Path, tmp_path: Path, own_head: bool,
     ],
     ids=str,
 )
-def test_what_the_layout_cannot_say_is_not_written(drafter: Path, tmp_path: Path, change: dict[str, Any], error: type[DFlashError]) -> None:
+def test_what_the_layout_cannot_say_is_not_written(
+    drafter: Path, tmp_path: Path, change: dict[str, Any], error: type[DFlashError]
+) -> None:
     opened = open_drafter(drafter)
     weights = {name: opened.read(name) for name in opened.tensors.shapes()}
     with pytest.raises(error):

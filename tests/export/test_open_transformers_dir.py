@@ -1,4 +1,6 @@
-"""Transformers directories: the same tensors, ids and settings as transformers reads, and the directories that must be refused."""
+"""Transformers directories: the same tensors, ids and settings as transformers reads, and the directories that must be
+refused.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def refused(path: Path) -> CheckpointError:
 def test_tensors_equal_the_loaded_model(originals: dict[str, Path], name: str) -> None:
     target = open_target(originals[name])
     expected = AutoModelForCausalLM.from_pretrained(originals[name]).state_dict()
-    assert target.tensors.shapes().keys() == {key for key in expected if not (target.spec.tied and key == "lm_head.weight")}
+    assert target.tensors.shapes().keys() == {
+        key for key in expected if not (target.spec.tied and key == "lm_head.weight")
+    }
     for key, shape in target.tensors.shapes().items():
         assert shape == tuple(expected[key].shape)
         assert torch.equal(target.read(key), expected[key])
@@ -74,7 +78,15 @@ def test_tensors_equal_the_loaded_model(originals: dict[str, Path], name: str) -
 def test_spec_and_text(originals: dict[str, Path]) -> None:
     target = open_target(originals["qwen3"])
     spec = target.spec
-    assert (spec.family, spec.layers, spec.hidden, spec.heads, spec.kv_heads, spec.head_dim, spec.vocab) == ("qwen3", 4, 64, 4, 2, 16, 384)
+    assert (spec.family, spec.layers, spec.hidden, spec.heads, spec.kv_heads, spec.head_dim, spec.vocab) == (
+        "qwen3",
+        4,
+        64,
+        4,
+        2,
+        16,
+        384,
+    )
     assert (spec.tied, spec.bos_id, spec.pad_id, spec.max_positions) == (True, IM_START, ENDOFTEXT, 512)
     assert spec.eos_ids == (IM_END, ENDOFTEXT)  # the config names one, the generation defaults both
     assert target.text.chat_template is not None
@@ -91,7 +103,13 @@ def test_the_end_of_turn_token_ends_generation_though_no_config_says_so(whole: P
 def test_tokenizer_ids_equal_transformers(originals: dict[str, Path]) -> None:
     ours = Tokenizer.from_str(open_target(originals["llama"]).text.tokenizer_json.decode())
     theirs = AutoTokenizer.from_pretrained(originals["llama"])
-    for text in ("", " ", "the quick  brown\n\n fox", "it's 12 x1y2 <|im_start|>user\nhi<|im_end|>", "naïve café 日本語 🙂\t\u00a0end "):
+    for text in (
+        "",
+        " ",
+        "the quick  brown\n\n fox",
+        "it's 12 x1y2 <|im_start|>user\nhi<|im_end|>",
+        "naïve café 日本語 🙂\t\u00a0end ",
+    ):
         assert ours.encode(text).ids == theirs(text).input_ids
 
 
@@ -101,7 +119,9 @@ def test_every_file_read_is_hashed(originals: dict[str, Path]) -> None:
     assert dict(target.files) == read
 
 
-def test_a_stored_copy_of_a_tied_head_is_accepted_and_a_different_one_refused(originals: dict[str, Path], tmp_path: Path) -> None:
+def test_a_stored_copy_of_a_tied_head_is_accepted_and_a_different_one_refused(
+    originals: dict[str, Path], tmp_path: Path
+) -> None:
     folder = Path(shutil.copytree(originals["qwen3"], tmp_path / "tied"))
     weights = load_file(folder / "model.safetensors")
     weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
@@ -151,7 +171,9 @@ def test_shards_without_their_index_are_refused(sharded: Path) -> None:
     ],
     ids=["lists a tensor no shard holds", "leaves a tensor out"],
 )
-def test_an_index_that_disagrees_with_its_shards_is_refused(sharded: Path, change: Callable[[dict[str, Any]], object]) -> None:
+def test_an_index_that_disagrees_with_its_shards_is_refused(
+    sharded: Path, change: Callable[[dict[str, Any]], object]
+) -> None:
     edit(sharded / INDEX, change)
     assert "disagree" in refused(sharded).what
 
@@ -163,7 +185,9 @@ def test_an_index_that_points_elsewhere_is_refused(sharded: Path, file: str) -> 
 
 
 def test_an_index_that_names_no_possible_file_is_refused(sharded: Path) -> None:
-    edit(sharded / INDEX, lambda index: index.update(weight_map=dict.fromkeys(index["weight_map"], "\ud800.safetensors")))
+    edit(
+        sharded / INDEX, lambda index: index.update(weight_map=dict.fromkeys(index["weight_map"], "\ud800.safetensors"))
+    )
     assert "damaged" in refused(sharded).what
 
 
@@ -247,13 +271,20 @@ def test_a_wrong_configuration_is_refused(whole: Path, change: dict[str, Any], s
 
 def test_code_beside_a_checkpoint_is_never_run(whole: Path) -> None:
     (whole / "evil.py").write_text(f"open({str(whole / 'ran')!r}, 'w')\n")
-    edit(whole / "config.json", lambda config: config.update(auto_map={"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}))
+    edit(
+        whole / "config.json",
+        lambda config: config.update(auto_map={"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}),
+    )
     refused(whole)
     assert not (whole / "ran").exists()
 
 
-@pytest.mark.parametrize("change", [{"architectures": 7}, {"architectures": "LlamaForCausalLM"}, {"dtype": 3}, {"eos_token_id": -1}], ids=str)
-def test_values_that_decide_nothing_may_be_anything(originals: dict[str, Path], whole: Path, change: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "change", [{"architectures": 7}, {"architectures": "LlamaForCausalLM"}, {"dtype": 3}, {"eos_token_id": -1}], ids=str
+)
+def test_values_that_decide_nothing_may_be_anything(
+    originals: dict[str, Path], whole: Path, change: dict[str, Any]
+) -> None:
     edit(whole / "config.json", lambda config: config.update(change))
     opened = open_target(whole)
     assert dict(opened.tensors.shapes()) == dict(open_target(originals["llama"]).tensors.shapes())
@@ -301,7 +332,11 @@ def test_a_special_token_the_tokenizer_lacks_is_refused(whole: Path) -> None:
 
 @pytest.mark.parametrize(
     ("templates", "expected"),
-    [("one", "one"), ([{"name": "tool_use", "template": "two"}, {"name": "default", "template": "three"}], "three"), (None, None)],
+    [
+        ("one", "one"),
+        ([{"name": "tool_use", "template": "two"}, {"name": "default", "template": "three"}], "three"),
+        (None, None),
+    ],
     ids=["string", "named list", "none"],
 )
 def test_chat_template_forms(whole: Path, templates: object, expected: str | None) -> None:
@@ -312,13 +347,21 @@ def test_chat_template_forms(whole: Path, templates: object, expected: str | Non
 
 def test_named_templates_without_a_default_are_refused(whole: Path) -> None:
     (whole / "chat_template.jinja").unlink()
-    edit(whole / "tokenizer_config.json", lambda settings: settings.update(chat_template=[{"name": "rag", "template": "x"}]))
+    edit(
+        whole / "tokenizer_config.json",
+        lambda settings: settings.update(chat_template=[{"name": "rag", "template": "x"}]),
+    )
     assert "rag" in refused(whole).why
 
 
 def test_rows_that_are_not_there(whole: Path) -> None:
     tensors = open_target(whole).tensors
-    for name, start, stop in (("nowhere", 0, 1), ("model.norm.weight", 0, 65), ("model.norm.weight", 5, 4), ("model.norm.weight", -1, 2)):
+    for name, start, stop in (
+        ("nowhere", 0, 1),
+        ("model.norm.weight", 0, 65),
+        ("model.norm.weight", 5, 4),
+        ("model.norm.weight", -1, 2),
+    ):
         with pytest.raises(CheckpointError):
             tensors.rows(name, start, stop)
 

@@ -52,7 +52,15 @@ def refused(folder: Path) -> CheckpointError:
 def test_spec_tensors_and_files(drafter: Path) -> None:
     opened = open_drafter(drafter)
     spec = opened.spec
-    assert (spec.dialect, spec.layers, spec.hidden, spec.block, spec.mask_id, spec.taps, spec.target_layers) == ("zlab_v1", 2, 64, 8, MASK, (0, 2), 4)
+    assert (spec.dialect, spec.layers, spec.hidden, spec.block, spec.mask_id, spec.taps, spec.target_layers) == (
+        "zlab_v1",
+        2,
+        64,
+        8,
+        MASK,
+        (0, 2),
+        4,
+    )
     assert (spec.windows, spec.causal, spec.rope_scaling, spec.dtype) == ((None, None), (False, False), None, "float32")
     stored = load_file(drafter / "model.safetensors")
     assert opened.tensors.shapes().keys() == stored.keys()
@@ -68,13 +76,21 @@ def test_every_field_says_where_it_came_from(drafter: Path) -> None:
     assert opened.spec.evidence["block"] == "block_size"
 
 
-@pytest.mark.parametrize("extra", [{}, SLIDING, {"is_causal": True}, SLIDING | {"is_causal": False}], ids=["full", "sliding", "causal", "sliding, not causal"])
+@pytest.mark.parametrize(
+    "extra",
+    [{}, SLIDING, {"is_causal": True}, SLIDING | {"is_causal": False}],
+    ids=["full", "sliding", "causal", "sliding, not causal"],
+)
 def test_windows_and_causality_equal_pypi_dflash(target: Path, tmp_path: Path, extra: dict[str, Any]) -> None:
     folder = write_drafter(tmp_path / "d", target, **extra)
     spec, theirs = open_drafter(folder).spec, DFlashDraftModel.from_pretrained(folder)
     assert spec.windows == tuple(layer.self_attn.sliding_window for layer in theirs.layers)
     assert spec.causal == tuple(layer.self_attn.is_causal for layer in theirs.layers)
-    assert (spec.block, spec.mask_id, list(spec.taps)) == (theirs.block_size, theirs.mask_token_id, theirs.target_layer_ids)
+    assert (spec.block, spec.mask_id, list(spec.taps)) == (
+        theirs.block_size,
+        theirs.mask_token_id,
+        theirs.target_layer_ids,
+    )
 
 
 def test_causality_inside_dflash_config_yields_to_is_causal(drafter: Path) -> None:
@@ -99,7 +115,10 @@ def test_biases_belong_to_attention_bias(target: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "written",
-    [{"rope_theta": 1e6, "rope_scaling": {"type": "yarn", "factor": 4.0}}, {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e6}}],
+    [
+        {"rope_theta": 1e6, "rope_scaling": {"type": "yarn", "factor": 4.0}},
+        {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e6}},
+    ],
 )
 def test_rope_scaling_in_both_spellings(drafter: Path, written: dict[str, Any]) -> None:
     edit(drafter, lambda config: (config.pop("rope_theta"), config.update(written)))
@@ -169,7 +188,10 @@ def test_missing_taps_or_mask_are_never_guessed(drafter: Path, key: str) -> None
         ({"rms_norm_eps": float("inf")}, "rms_norm_eps"),
         ({"is_causal": "false"}, "is_causal"),
         ({"attention_bias": "false"}, "attention_bias"),
-        ({"layer_types": ["sliding_attention"] * 2, "use_sliding_window": "false", "sliding_window": 32}, "use_sliding_window"),
+        (
+            {"layer_types": ["sliding_attention"] * 2, "use_sliding_window": "false", "sliding_window": 32},
+            "use_sliding_window",
+        ),
         ({"dflash_config": [1, 2]}, "mask_token_id"),
     ],
     ids=lambda value: json.dumps(value)[:60],
@@ -221,18 +243,27 @@ def test_saved_drafters_open_again_and_load_in_pypi_dflash(drafter: Path, tmp_pa
     opened = open_drafter(drafter)
     weights = {name: opened.read(name) for name in opened.tensors.shapes()}
     hashes = {TRAINED_WITH: {"vocabulary_sha256": "v", "template_sha256": "t"}}
-    again = open_drafter(zlab_v1.save(opened.spec, weights, tmp_path / "saved", hashes, extra_files={"README.md": b"how it was made"}))
+    again = open_drafter(
+        zlab_v1.save(opened.spec, weights, tmp_path / "saved", hashes, extra_files={"README.md": b"how it was made"})
+    )
     assert (again.path / "README.md").read_bytes() == b"how it was made"
     assert replace(again.spec, evidence={}) == replace(opened.spec, name="saved", evidence={})
     assert (again.text_hash, again.template_hash) == ("v", "t")
     theirs, info = DFlashDraftModel.from_pretrained(tmp_path / "saved", output_loading_info=True)
     assert not info["missing_keys"] | info["unexpected_keys"] | info["mismatched_keys"]
-    assert (theirs.block_size, theirs.mask_token_id, tuple(theirs.target_layer_ids)) == (opened.spec.block, opened.spec.mask_id, opened.spec.taps)
+    assert (theirs.block_size, theirs.mask_token_id, tuple(theirs.target_layer_ids)) == (
+        opened.spec.block,
+        opened.spec.mask_id,
+        opened.spec.taps,
+    )
     assert theirs.config.rope_parameters["rope_theta"] == opened.spec.rope_theta
     assert all(torch.equal(value, weights[name]) for name, value in theirs.state_dict().items())
 
 
-@pytest.mark.parametrize("extra", [SLIDING, {"is_causal": True}, {"attention_bias": True}, {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}])
+@pytest.mark.parametrize(
+    "extra",
+    [SLIDING, {"is_causal": True}, {"attention_bias": True}, {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}],
+)
 def test_saving_keeps_every_setting(target: Path, tmp_path: Path, extra: dict[str, Any]) -> None:
     opened = open_drafter(write_drafter(tmp_path / "d", target, **extra))
     saved = zlab_v1.save(opened.spec, {name: opened.read(name) for name in opened.tensors.shapes()}, tmp_path / "saved")
@@ -268,7 +299,9 @@ def test_what_the_layout_cannot_say_is_not_written(
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
 
 
-def test_an_interrupted_save_leaves_the_old_drafter_and_nothing_else(drafter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_save_leaves_the_old_drafter_and_nothing_else(
+    drafter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened = open_drafter(drafter)
     weights = {name: opened.read(name) for name in opened.tensors.shapes()}
     place = tmp_path / "out" / "saved"
@@ -287,7 +320,9 @@ def test_an_interrupted_save_leaves_the_old_drafter_and_nothing_else(drafter: Pa
     assert {path.name: path.read_bytes() for path in place.iterdir()} == before
 
 
-def test_a_swap_that_is_interrupted_half_way_keeps_the_old_drafter(drafter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_swap_that_is_interrupted_half_way_keeps_the_old_drafter(
+    drafter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened = open_drafter(drafter)
     weights = {name: opened.read(name) for name in opened.tensors.shapes()}
     place = zlab_v1.save(opened.spec, weights, tmp_path / "out" / "saved")
@@ -330,7 +365,9 @@ def test_replacing_a_drafter(drafter: Path, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["saved"]
 
 
-def test_a_failed_write_is_an_error_a_user_can_read(drafter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_is_an_error_a_user_can_read(
+    drafter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened = open_drafter(drafter)
 
     def full(*args: object, **kwargs: object) -> None:
@@ -338,5 +375,7 @@ def test_a_failed_write_is_an_error_a_user_can_read(drafter: Path, tmp_path: Pat
 
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(BuildError, match="No space left"):
-        zlab_v1.save(opened.spec, {name: opened.read(name) for name in opened.tensors.shapes()}, tmp_path / "out" / "saved")
+        zlab_v1.save(
+            opened.spec, {name: opened.read(name) for name in opened.tensors.shapes()}, tmp_path / "out" / "saved"
+        )
     assert not list((tmp_path / "out").iterdir())

@@ -41,7 +41,10 @@ def test_an_existing_path_wins_over_the_name(tmp_path: Path, monkeypatch: pytest
 
 
 def test_importing_the_package_loads_no_torch() -> None:
-    code = "import sys, dflash_compile.export; sys.exit(bool({'torch', 'transformers', 'gguf', 'tokenizers'} & sys.modules.keys()))"
+    code = (
+        "import sys, dflash_compile.export; sys.exit(bool({'torch', 'transformers', 'gguf', 'tokenizers'} &"
+        " sys.modules.keys()))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -53,7 +56,15 @@ def test_smollm2_equals_transformers_loader() -> None:
     assert len(target.tensors.shapes()) == 272
     for name in target.tensors.shapes():
         assert torch.equal(target.read(name), expected[name]), name
-    for field in ("hidden_size", "num_hidden_layers", "num_key_value_heads", "max_position_embeddings", "rope_parameters", "eos_token_id", "hidden_act"):
+    for field in (
+        "hidden_size",
+        "num_hidden_layers",
+        "num_key_value_heads",
+        "max_position_embeddings",
+        "rope_parameters",
+        "eos_token_id",
+        "hidden_act",
+    ):
         assert getattr(target.config, field) == getattr(model.config, field), field
 
 

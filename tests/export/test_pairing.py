@@ -39,7 +39,10 @@ def refused(target: Path, drafter: Path, context: int | None = None) -> PairingE
 
 
 def test_a_good_pair(targets: dict[str, Path], tmp_path: Path) -> None:
-    target, drafter = open_target(targets["llama"]), open_drafter(write_drafter(tmp_path / "d", targets["llama"], taps=(0, 1, 2)))
+    target, drafter = (
+        open_target(targets["llama"]),
+        open_drafter(write_drafter(tmp_path / "d", targets["llama"], taps=(0, 1, 2))),
+    )
     pairing = pair(target, drafter)
     assert (pairing.target, pairing.drafter) == (target.spec, drafter.spec)
     assert (pairing.context, pairing.taps_width, pairing.warnings, pairing.template_sha256) == (512, 192, (), None)
@@ -70,12 +73,17 @@ def test_a_broken_clause_is_named(targets: dict[str, Path], tmp_path: Path, opti
     assert said in refused(targets["llama"], write_drafter(tmp_path / "d", targets["llama"], **options)).what
 
 
-@pytest.mark.parametrize(("other", "said"), [("deep", "trained for a target of 4 layers"), ("wide", "64 wide"), ("wordy", "vocabulary has 384")])
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [("deep", "trained for a target of 4 layers"), ("wide", "64 wide"), ("wordy", "vocabulary has 384")],
+)
 def test_a_drafter_for_another_target(targets: dict[str, Path], tmp_path: Path, other: str, said: str) -> None:
     assert said in refused(targets[other], write_drafter(tmp_path / "d", targets["llama"])).what
 
 
-def test_the_tokenizers_padding_token_counts_where_the_config_names_none(targets: dict[str, Path], tmp_path: Path) -> None:
+def test_the_tokenizers_padding_token_counts_where_the_config_names_none(
+    targets: dict[str, Path], tmp_path: Path
+) -> None:
     (folder := targets["no pad"]).joinpath("generation_config.json").unlink()
     assert open_target(folder).spec.pad_id == ENDOFTEXT
     assert "padding" in refused(folder, write_drafter(tmp_path / "d", folder, mask_id=ENDOFTEXT)).what
@@ -93,10 +101,14 @@ def test_taps_that_do_not_fill_fc(targets: dict[str, Path], tmp_path: Path, taps
 
 
 def test_where_names_the_key_the_value_came_from(targets: dict[str, Path], tmp_path: Path) -> None:
-    assert refused(targets["llama"], write_drafter(tmp_path / "d", targets["llama"], taps=(0, 9))).where.endswith("dflash_config.target_layer_ids")
+    assert refused(targets["llama"], write_drafter(tmp_path / "d", targets["llama"], taps=(0, 9))).where.endswith(
+        "dflash_config.target_layer_ids"
+    )
 
 
-@pytest.mark.parametrize(("context", "said"), [(513, "too long"), (8, "too short"), (0, "too short"), (-1, "too short")])
+@pytest.mark.parametrize(
+    ("context", "said"), [(513, "too long"), (8, "too short"), (0, "too short"), (-1, "too short")]
+)
 def test_a_context_neither_model_has(targets: dict[str, Path], tmp_path: Path, context: int, said: str) -> None:
     assert said in refused(targets["llama"], write_drafter(tmp_path / "d", targets["llama"]), context).what
 
@@ -107,7 +119,9 @@ def test_the_drafters_positions_limit_the_context_too(targets: dict[str, Path], 
     assert "at most 128" in refused(targets["llama"], drafter, 200).fix
 
 
-def test_float16_weights_another_rope_base_and_unsorted_taps_are_remarked_on(targets: dict[str, Path], tmp_path: Path) -> None:
+def test_float16_weights_another_rope_base_and_unsorted_taps_are_remarked_on(
+    targets: dict[str, Path], tmp_path: Path
+) -> None:
     drafter = write_drafter(tmp_path / "d", targets["llama"], taps=(2, 0), rope_theta=5e5)
     weights = load_file(drafter / "model.safetensors")
     save_file({name: value.half() for name, value in weights.items()}, drafter / "model.safetensors")
@@ -125,15 +139,21 @@ def _trained_with(folder: Path, **hashes: str | None) -> Path:
 def test_recorded_hashes_that_match(targets: dict[str, Path], tmp_path: Path) -> None:
     target = open_target(targets["llama"])
     vocabulary, template = vocabulary_hash(target.text.tokenizer_json), template_hash(target.text.chat_template)
-    drafter = _trained_with(write_drafter(tmp_path / "d", targets["llama"]), vocabulary_sha256=vocabulary, template_sha256=template)
+    drafter = _trained_with(
+        write_drafter(tmp_path / "d", targets["llama"]), vocabulary_sha256=vocabulary, template_sha256=template
+    )
     pairing = pair(target, open_drafter(drafter))
     assert (pairing.warnings, pairing.template_sha256) == ((), template)
 
 
-def test_another_tokenizer_is_refused_and_another_template_remarked_on(targets: dict[str, Path], tmp_path: Path) -> None:
+def test_another_tokenizer_is_refused_and_another_template_remarked_on(
+    targets: dict[str, Path], tmp_path: Path
+) -> None:
     drafter = write_drafter(tmp_path / "d", targets["llama"])
     assert "another tokenizer" in refused(targets["llama"], _trained_with(drafter, vocabulary_sha256="0" * 64)).what
-    (warning,) = pair(open_target(targets["llama"]), open_drafter(_trained_with(drafter, template_sha256="0" * 64))).warnings
+    (warning,) = pair(
+        open_target(targets["llama"]), open_drafter(_trained_with(drafter, template_sha256="0" * 64))
+    ).warnings
     assert "chat template" in warning
 
 
@@ -144,4 +164,6 @@ def test_pairing_reads_no_weights(targets: dict[str, Path], tmp_path: Path, monk
         raise AssertionError("read a weight")
 
     monkeypatch.setattr(SafetensorsSource, "rows", rows)
-    assert pair(open_target(targets["llama"]), open_drafter(write_drafter(tmp_path / "d", targets["llama"], mask_id=MASK))).context
+    assert pair(
+        open_target(targets["llama"]), open_drafter(write_drafter(tmp_path / "d", targets["llama"], mask_id=MASK))
+    ).context

@@ -17,9 +17,14 @@ from dflash_compile.export.checkpoints.drafter_folder import trained_with
 from dflash_compile.export.checkpoints.thinking import ThinkingSwitch, thinking_switch
 from dflash_compile.runtime.errors import CheckpointError, UsageError
 
-ON_BY_DEFAULT = CHAT_TEMPLATE + "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}"
+ON_BY_DEFAULT = (
+    CHAT_TEMPLATE + "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}"
+)
 OFF_BY_DEFAULT = CHAT_TEMPLATE + "{% if thinking %}<think>{% else %}</think>{% endif %}"
-SETS_ITSELF = "{% if enable_thinking is not defined %}{% set enable_thinking = true %}{% endif %}{{ '' if enable_thinking else '/no_think' }}" + CHAT_TEMPLATE
+SETS_ITSELF = (
+    "{% if enable_thinking is not defined %}{% set enable_thinking = true %}{% endif %}{{ '' if enable_thinking else"
+    " '/no_think' }}" + CHAT_TEMPLATE
+)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +33,10 @@ SETS_ITSELF = "{% if enable_thinking is not defined %}{% set enable_thinking = t
         (ON_BY_DEFAULT, ThinkingSwitch("enable_thinking", True)),
         (OFF_BY_DEFAULT, ThinkingSwitch("thinking", False)),
         (SETS_ITSELF, ThinkingSwitch("enable_thinking", True)),
-        (CHAT_TEMPLATE + "{{ 'auto' if enable_thinking is not defined else enable_thinking }}", ThinkingSwitch("enable_thinking", None)),
+        (
+            CHAT_TEMPLATE + "{{ 'auto' if enable_thinking is not defined else enable_thinking }}",
+            ThinkingSwitch("enable_thinking", None),
+        ),
         (CHAT_TEMPLATE, None),
         (CHAT_TEMPLATE + "{{ enable_thinking and '' or '' }}", None),
         ("{% set thinking = messages[0].thinking %}{{ thinking }}", None),
@@ -51,7 +59,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[TargetCheckpoint, 
 
 
 @pytest.mark.parametrize(("trained", "said"), [(None, "not known"), (True, None), (False, "trained without thinking")])
-def test_the_pairing_remarks_on_what_a_chat_will_ask_for(models: tuple[TargetCheckpoint, DrafterCheckpoint], trained: bool | None, said: str | None) -> None:
+def test_the_pairing_remarks_on_what_a_chat_will_ask_for(
+    models: tuple[TargetCheckpoint, DrafterCheckpoint], trained: bool | None, said: str | None
+) -> None:
     pairing = pair(models[0], replace(models[1], thinking=trained))
     assert (pairing.switch, pairing.thinking) == (ThinkingSwitch("enable_thinking", True), trained)
     assert [said in warning for warning in pairing.warnings if said] == [True] * bool(said)
@@ -75,8 +85,13 @@ def test_a_build_cannot_say_what_is_not_so(models: tuple[TargetCheckpoint, Draft
     assert pair(plain, replace(models[1], thinking=True)).warnings == ()
 
 
-@pytest.mark.parametrize(("record", "found"), [({}, None), ({"thinking": None}, None), ({"thinking": True}, True), ({"thinking": False}, False)])
-def test_a_drafters_own_record(models: tuple[TargetCheckpoint, DrafterCheckpoint], tmp_path: Path, record: dict[str, Any], found: bool | None) -> None:
+@pytest.mark.parametrize(
+    ("record", "found"),
+    [({}, None), ({"thinking": None}, None), ({"thinking": True}, True), ({"thinking": False}, False)],
+)
+def test_a_drafters_own_record(
+    models: tuple[TargetCheckpoint, DrafterCheckpoint], tmp_path: Path, record: dict[str, Any], found: bool | None
+) -> None:
     drafter = write_drafter(tmp_path / "d", models[0].path, trained_with=record)
     assert open_drafter(drafter).thinking is found
 

@@ -132,8 +132,12 @@ def test_rotary_tables_refuse_lengths_without_a_table() -> None:
         rotary_tables(Stretching, None, 65)
 
 
-@pytest.mark.parametrize("scaling", [{"rope_type": "no such"}, {"rope_type": "linear"}, {"rope_type": "linear", "factor": "two"}], ids=str)
-def test_a_rotary_scaling_that_cannot_be_used_is_the_checkpoints_fault(tmp_path: Path, scaling: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "scaling", [{"rope_type": "no such"}, {"rope_type": "linear"}, {"rope_type": "linear", "factor": "two"}], ids=str
+)
+def test_a_rotary_scaling_that_cannot_be_used_is_the_checkpoints_fault(
+    tmp_path: Path, scaling: dict[str, object]
+) -> None:
     target = models.write_target(tmp_path / "target")
     drafter = open_drafter(models.write_drafter(tmp_path / "drafter", target))
     with pytest.raises(CheckpointError, match="rotary scaling"):

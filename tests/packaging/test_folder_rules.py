@@ -16,7 +16,10 @@ MAY_IMPORT = {
     "runtime": (),
     "train": ("export", "runtime.errors"),
 }
-NEVER = {"runtime": ("torch", "transformers", "onnx", "onnx_ir", "onnxscript", "safetensors", "gguf"), "artifacts": ("torch", "transformers")}
+NEVER = {
+    "runtime": ("torch", "transformers", "onnx", "onnx_ir", "onnxscript", "safetensors", "gguf"),
+    "artifacts": ("torch", "transformers"),
+}
 
 
 def _under(name: str, package: str) -> bool:
@@ -42,6 +45,9 @@ def test_no_folder_is_imported_without_the_namespace(file):
 def test_importing_the_whole_runtime_loads_nothing_of_the_build():
     names = [dotted(file) for file in modules() if file.parts[0] == "runtime"]
     banned = [*NEVER["runtime"], *(f"{NAMESPACE}.{folder}" for folder in FOLDERS if folder != "runtime")]
-    code = f"import importlib, sys\nfor n in {names}: importlib.import_module(n)\nprint([m for m in {banned} if m in sys.modules])"
+    code = (
+        f"import importlib, sys\nfor n in {names}: importlib.import_module(n)\nprint([m for m in {banned} if m in"
+        " sys.modules])"
+    )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout.strip()) == (0, "[]"), run.stderr

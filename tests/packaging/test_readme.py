@@ -28,7 +28,12 @@ def test_commands_exist(name):
 
 @pytest.mark.parametrize("option", _found(r"--[a-z][a-z-]+"))
 def test_options_exist(option):
-    known = {flag for command in COMMANDS.values() for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
+    known = {
+        flag
+        for command in COMMANDS.values()
+        for parameter in command.params
+        for flag in (*parameter.opts, *parameter.secondary_opts)
+    }
     assert option in {*known, "--help"}
 
 

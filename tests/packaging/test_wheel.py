@@ -15,25 +15,35 @@ from tree import FOLDERS, NAMESPACE, ROOT, modules, tracked
 
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory):
-    """Paths of the source distribution and the wheel built from it, in a copy of the tree: an old build/ would leak into them."""
+    """Paths of the source distribution and the wheel built from it, in a copy of the tree: an old build/ would leak
+    into them.
+    """
     copy = tmp_path_factory.mktemp("tree")
     for file in tracked():
         (copy / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / file, copy / file)
-    subprocess.run([sys.executable, "-m", "build", "--no-isolation", "--outdir", copy / "dist", copy], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", copy / "dist", copy],
+        check=True,
+        capture_output=True,
+    )
     return next((copy / "dist").glob("*.tar.gz")), next((copy / "dist").glob("*.whl"))
 
 
 def test_wheel_and_tree_hold_the_same_modules(distributions):
     with zipfile.ZipFile(distributions[1]) as wheel:
         built = {name for name in wheel.namelist() if name.endswith(".py")}
-    assert built == {f"{NAMESPACE}/{file.as_posix()}" for file in modules()}, "list every subpackage under [tool.setuptools] in pyproject.toml"
+    assert built == {f"{NAMESPACE}/{file.as_posix()}" for file in modules()}, (
+        "list every subpackage under [tool.setuptools] in pyproject.toml"
+    )
 
 
 def test_wheel_holds_types_markers_and_what_ships(distributions):
     with zipfile.ZipFile(distributions[1]) as wheel:
         built = set(wheel.namelist())
-    shipped = {file.as_posix() for file in tracked() if file.parts[0] in FOLDERS and file.suffix not in {".py", ".toml"}}
+    shipped = {
+        file.as_posix() for file in tracked() if file.parts[0] in FOLDERS and file.suffix not in {".py", ".toml"}
+    }
     assert {f"{NAMESPACE}/{name}" for name in shipped} <= built
     assert {f"{NAMESPACE}/{folder}/py.typed" for folder in FOLDERS} <= built
     assert any(name.endswith("licenses/LICENSE") for name in built)
@@ -54,6 +64,8 @@ def test_console_script_answers():
 
 
 def test_the_package_of_commands_runs_as_a_module():
-    run = subprocess.run([sys.executable, "-m", "dflash_compile.cli", "no-such-command"], capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, "-m", "dflash_compile.cli", "no-such-command"], capture_output=True, text=True
+    )
     assert run.returncode == 2
     assert "no-such-command" in run.stderr

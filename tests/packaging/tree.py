@@ -19,7 +19,13 @@ def modules() -> list[Path]:
 
 def tracked() -> list[Path]:
     """Every file under version control, relative to the root; everything but build outputs where there is no git."""
-    listing = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True)
+    listing = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return [Path(line) for line in listing.stdout.splitlines() if (ROOT / line).is_file()]
 
 
@@ -30,7 +36,8 @@ def dotted(file: Path) -> str:
 
 
 def imports(file: Path) -> Iterator[str]:
-    """Absolute names of everything `file` imports, at any depth, relative imports resolved as the installed package resolves them.
+    """Absolute names of everything `file` imports, at any depth, relative imports resolved as the installed package
+    resolves them.
 
     `from a import b` gives `a.b`: b may be a module.
     """

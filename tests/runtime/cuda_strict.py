@@ -1,4 +1,5 @@
-"""cuda-core without a GPU: objects that have exactly the attributes of its classes and take exactly the arguments of its functions.
+"""cuda-core without a GPU: objects that have exactly the attributes of its classes and take exactly the arguments of
+its functions.
 
 A call is bound to the real function's signature and gives an object of the class that the signature says it returns.
 """
@@ -24,17 +25,23 @@ class Strict:
         if name in self._values:
             return self._values[name]
         if isinstance(real, (staticmethod, classmethod)) or callable(getattr(self._kind, name)):
-            return self._library.function(getattr(self._kind, name), bound=not isinstance(real, (staticmethod, classmethod)), owner=self._kind)
+            return self._library.function(
+                getattr(self._kind, name), bound=not isinstance(real, (staticmethod, classmethod)), owner=self._kind
+            )
         raise AssertionError(f"{self._kind.__name__}.{name} is read, and the test has no value for it")
 
 
 class Library:
-    """`cuda.core` with classes that construct `Strict` objects; `calls` are the functions that were called, in order."""
+    """`cuda.core` with classes that construct `Strict` objects; `calls` are the functions that were called, in
+    order.
+    """
 
     def __init__(self, core: Any) -> None:
         self._core, self.calls = core, list[str]()
         self._memory: list[Any] = []
-        self.kinds = {name: kind for module in (core, core.graph) for name, kind in vars(module).items() if isinstance(kind, type)}
+        self.kinds = {
+            name: kind for module in (core, core.graph) for name, kind in vars(module).items() if isinstance(kind, type)
+        }
 
     def __getattr__(self, name: str) -> Any:
         real = getattr(self._core, name)
@@ -42,8 +49,16 @@ class Library:
             return real  # it needs no device: its own checks are better
         if not isinstance(real, type):
             return self.function(real)
-        statics = {key: self.function(getattr(real, key)) for key, value in vars(real).items() if isinstance(value, (staticmethod, classmethod))}
-        return type(name, (), {"__new__": lambda _, *__: self.make(name), **{key: staticmethod(value) for key, value in statics.items()}})
+        statics = {
+            key: self.function(getattr(real, key))
+            for key, value in vars(real).items()
+            if isinstance(value, (staticmethod, classmethod))
+        }
+        return type(
+            name,
+            (),
+            {"__new__": lambda _, *__: self.make(name), **{key: staticmethod(value) for key, value in statics.items()}},
+        )
 
     def make(self, name: str, size: int = 64) -> Strict:
         """An object of the class called `name`; a buffer has memory."""
@@ -79,7 +94,9 @@ class Library:
         """That one of the library's objects is given only where its class is asked for."""
         wanted = {word.strip() for word in str(annotation).strip("'").split("|")}
         if isinstance(value, Strict) and wanted & self.kinds.keys():
-            assert value._kind.__name__ in wanted, f"{real.__name__}({name}) takes {annotation}, not a {value._kind.__name__}"
+            assert value._kind.__name__ in wanted, (
+                f"{real.__name__}({name}) takes {annotation}, not a {value._kind.__name__}"
+            )
 
 
 def strict_trt(trt: Any) -> Any:
@@ -109,7 +126,9 @@ class _StrictTrt:
         assert counts, f"{name} does not say what it takes"
 
         def call(*arguments: Any) -> Any:
-            assert any(least <= len(arguments) <= most for least, most in counts), f"{name} takes {counts}, not {len(arguments)}"
+            assert any(least <= len(arguments) <= most for least, most in counts), (
+                f"{name} takes {counts}, not {len(arguments)}"
+            )
             return given(*arguments) if callable(given) else given
 
         return call

@@ -1,4 +1,8 @@
-"""Engines in plain Python. The target's choice depends on every token up to a row, as its cache holds them: a stale or misplaced row changes the answer."""
+"""Engines in plain Python.
+
+The target's choice depends on every token up to a row, as its cache holds them: a stale or misplaced row changes the
+answer.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +64,9 @@ class FakeTarget(TargetEngine):
 
 
 class FakeDrafter(DrafterEngine):
-    """Knows the target's function; `right(position)` says whether its guess for that position is the target's or another token."""
+    """Knows the target's function; `right(position)` says whether its guess for that position is the target's or
+    another token.
+    """
 
     has_chances = True
 

@@ -1,4 +1,6 @@
-"""What cycles of SmolLM2-135M with the demo's drafter cost at int4, one thread, in plain steps of 9 ms, and how long they take on a crowded machine."""
+"""What cycles of SmolLM2-135M with the demo's drafter cost at int4, one thread, in plain steps of 9 ms, and how long
+they take on a crowded machine.
+"""
 
 from __future__ import annotations
 

@@ -38,7 +38,11 @@ def test_rows_are_those_that_earn_most(drafted, prices, seed):
     """As if every choice had been tried."""
     noise = random.Random(seed)
     chances = [noise.random() ** 0.3 for _ in range(5)]
-    best = max((tokens(chances, width) - price, -width) for width, price in zip(WIDTHS, prices, strict=True) if width <= drafted)
+    best = max(
+        (tokens(chances, width) - price, -width)
+        for width, price in zip(WIDTHS, prices, strict=True)
+        if width <= drafted
+    )
     assert asked(Blocks(WIDTHS), drafted, chances, prices)[0] == -best[1]
 
 

@@ -16,7 +16,13 @@ from dflash_compile.runtime.bundle.read import open_bundle
 from dflash_compile.runtime.bundle.schema import bundle_schema
 from dflash_compile.runtime.errors import BundleError, ExitCode, IncompatibleError, UsageError
 
-FILES = ["target/target.onnx", "drafter/inject.onnx", "drafter/draft.onnx", "tokenizer/tokenizer.json", "tokenizer/chat_template.jinja"]
+FILES = [
+    "target/target.onnx",
+    "drafter/inject.onnx",
+    "drafter/draft.onnx",
+    "tokenizer/tokenizer.json",
+    "tokenizer/chat_template.jinja",
+]
 
 
 def test_a_whole_bundle_opens(tiny_bundle):
@@ -78,7 +84,10 @@ def test_newer_version_comes_before_everything_else(tiny_bundle):
     [
         (lambda d: d.__setitem__("surprise", 1), "surprise"),
         (lambda d: d["target"].__setitem__("surprise", 1), r"\$\.target"),
-        (lambda d: d["target"]["graphs"][0]["inputs"][0].__setitem__("surprise", 1), r"\$\.target\.graphs\[0\]\.inputs\[0\]"),
+        (
+            lambda d: d["target"]["graphs"][0]["inputs"][0].__setitem__("surprise", 1),
+            r"\$\.target\.graphs\[0\]\.inputs\[0\]",
+        ),
         (lambda d: d.pop("pairing"), "pairing"),
         (lambda d: d.__setitem__("context", "96"), r"\$\.context"),
         (lambda d: d.__setitem__("format", "zip"), "zip"),
@@ -133,7 +142,19 @@ def test_not_a_bundle(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "path", ["/etc/passwd", "../outside", "target/../../outside", "target/../target/target.onnx", "C:\\outside", "C:/outside", "a\\..\\b", "", ".", "a\0b"]
+    "path",
+    [
+        "/etc/passwd",
+        "../outside",
+        "target/../../outside",
+        "target/../target/target.onnx",
+        "C:\\outside",
+        "C:/outside",
+        "a\\..\\b",
+        "",
+        ".",
+        "a\0b",
+    ],
 )
 def test_paths_stay_inside(tiny_bundle, path):
     with pytest.raises(BundleError, match="outside"):
@@ -207,14 +228,18 @@ def test_library_missing(tiny_bundle, monkeypatch):
     assert caught.value.fix == "run: pip install something"
 
 
-@pytest.mark.parametrize("name", ["tensorflow", "os", "../onnxruntime", "onnxruntime.x", "_ort_graph", "", "Onnxruntime"])
+@pytest.mark.parametrize(
+    "name", ["tensorflow", "os", "../onnxruntime", "onnxruntime.x", "_ort_graph", "", "Onnxruntime"]
+)
 def test_unknown_backend(tiny_bundle, name):
     edit_manifest(tiny_bundle, lambda document: document["requires"].__setitem__("backend", name))
     with pytest.raises(IncompatibleError, match="back-end"):
         open_bundle(tiny_bundle)
 
 
-@pytest.mark.parametrize(("older", "newer"), [("1.9.0", "1.10"), ("1.31.1", "1.32.0rc1"), ("1.32", "1.32.1+cu13"), ("1.32.0", "2")])
+@pytest.mark.parametrize(
+    ("older", "newer"), [("1.9.0", "1.10"), ("1.31.1", "1.32.0rc1"), ("1.32", "1.32.1+cu13"), ("1.32.0", "2")]
+)
 def test_versions_compare_by_number(older, newer):
     assert requirements.release(older) < requirements.release(newer)
 
@@ -226,7 +251,9 @@ def test_a_manifest_from_before_thinking_was_recorded(tiny_bundle):
 
 def test_checked_in_schema_is_current():
     checked_in = Path(__file__).parents[2] / "artifacts" / "bundle.schema.json"
-    assert checked_in.read_text(encoding="utf-8") == bundle_schema(), "run: python -m dflash_compile.runtime.bundle.schema > artifacts/bundle.schema.json"
+    assert checked_in.read_text(encoding="utf-8") == bundle_schema(), (
+        "run: python -m dflash_compile.runtime.bundle.schema > artifacts/bundle.schema.json"
+    )
 
 
 def test_schema_accepts_a_manifest(tiny_bundle):

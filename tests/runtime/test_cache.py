@@ -14,7 +14,13 @@ from dflash_compile.runtime.bundle.read import open_bundle
 from dflash_compile.runtime.cache import cache_folder, cache_size, clean, prepare
 from dflash_compile.runtime.errors import BundleError
 
-FILES = ["target/target.onnx", "drafter/inject.onnx", "drafter/draft.onnx", "tokenizer/tokenizer.json", "tokenizer/chat_template.jinja"]
+FILES = [
+    "target/target.onnx",
+    "drafter/inject.onnx",
+    "drafter/draft.onnx",
+    "tokenizer/tokenizer.json",
+    "tokenizer/chat_template.jinja",
+]
 
 
 @pytest.mark.parametrize(
@@ -39,7 +45,9 @@ def test_where_it_is_on_linux(monkeypatch, environment, expected):
     assert cache_folder() == expected
 
 
-@pytest.mark.parametrize(("platform", "expected"), [("darwin", "Library/Caches/dflash-compile"), ("win32", "AppData/Local/dflash-compile")])
+@pytest.mark.parametrize(
+    ("platform", "expected"), [("darwin", "Library/Caches/dflash-compile"), ("win32", "AppData/Local/dflash-compile")]
+)
 def test_where_it_is_elsewhere(monkeypatch, platform, expected):
     for name in ("DFLASH_COMPILE_CACHE", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)

@@ -26,7 +26,10 @@ def rate(cost: dict[int, float], shares: list[float], width: int) -> float:
 
 
 def simulate(controller, cost, shares, tokens, seed=0, jitter=0.0) -> tuple[float, list[int]]:
-    """Time in plain steps for `tokens` tokens, and the widths chosen. `shares` may be a function of the tokens made so far."""
+    """Time in plain steps for `tokens` tokens, and the widths chosen.
+
+    `shares` may be a function of the tokens made so far.
+    """
     noise = random.Random(seed)
     made, time, widths = 0, 0.0, []
     while made < tokens:
@@ -68,7 +71,9 @@ DEAR_ROWS = {width: 1.0 + 0.25 * max(width - 2, 0) + (0.4 if width > 1 else 0.0)
 
 
 def test_a_prompt_tells_what_rows_cost_before_any_wide_block_was_tried():
-    """Where every other proposal stands a block of two is best, and an answer of 16 tokens has no time to find out by trying others."""
+    """Where every other proposal stands a block of two is best, and an answer of 16 tokens has no time to find out by
+    trying others.
+    """
     time = {False: 0.0, True: 0.0}
     for told, seed in product((False, True), range(300)):
         controller = AdaptiveWidth(BLOCK, narrowest=2)
@@ -125,7 +130,13 @@ def test_no_room_means_no_block():
     controller = AdaptiveWidth(BLOCK)
     assert controller.plan(1, 0) == controller.plan(0, 9) == CyclePlan(PLAIN, drafted=False)
     assert 2 <= controller.plan(3, 0).width <= 3
-    assert [FixedWidth(6).plan(most, 9) for most in (0, 1, 2, 6, 9)] == [(1, False), (1, False), (2, True), (6, True), (6, True)]
+    assert [FixedWidth(6).plan(most, 9) for most in (0, 1, 2, 6, 9)] == [
+        (1, False),
+        (1, False),
+        (2, True),
+        (6, True),
+        (6, True),
+    ]
 
 
 def test_an_interrupted_cycle_does_not_change_its_mind():

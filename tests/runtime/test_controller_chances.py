@@ -1,4 +1,6 @@
-"""The controller with a drafter that says how sure it is: worth more where that is true, and harmless where it is not."""
+"""The controller with a drafter that says how sure it is: worth more where that is true, and harmless where it is
+not.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,10 @@ def adaptive():
 
 
 def speed(controller, text, says, tokens, seed, clock=lambda work: work):
-    """Tokens for a plain step of work. At each place of `text` all proposals stand with one chance, of which the drafter `says` something, or nothing."""
+    """Tokens for a plain step of work.
+
+    At each place of `text` all proposals stand with one chance, of which the drafter `says` something, or nothing.
+    """
     noise, made, work = random.Random(seed), 0, 0.0
     controller.begin()
     while made < tokens:

@@ -1,7 +1,8 @@
-"""The controller at the prices of a real bundle: on a machine that others use as well, and where an answer is duller than those before it.
+"""The controller at the prices of a real bundle: on a machine that others use as well, and where an answer is duller
+than those before it.
 
-Where the drafter is wrong, each block of two costs a fifth of a step for nothing. Gains and losses are of the work done, not of the time that somebody
-else took.
+Where the drafter is wrong, each block of two costs a fifth of a step for nothing. Gains and losses are of the work
+done, not of the time that somebody else took.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ CROWDS = [(0.5, 0.4), (0.5, 0.1), (0.5, 1.0), (0.67, 0.4)]
 @pytest.mark.parametrize(("taken", "own"), CROWDS)
 @pytest.mark.parametrize("share", [0.0, 0.08, 0.13, 0.16, 0.2, 0.3, 0.5, 0.6, 0.8])
 def test_a_job_that_takes_half_of_the_core_changes_little(taken, own, share):
-    """A median of parts took short drafts for cheaper than they are beside long verifies, since fewer of them are interrupted: it drafted too often."""
+    """A median of parts took short drafts for cheaper than they are beside long verifies, since fewer of them are
+    interrupted: it drafted too often.
+    """
     crowded = mean(speed(adaptive(), share, 800, Crowded(taken, own, seed + 1), random.Random(seed)) for seed in SEEDS)
     quiet = mean(speed(adaptive(), share, 800, Quiet(), random.Random(seed)) for seed in SEEDS)
     assert crowded >= 0.97, "it may not lose"
@@ -68,7 +71,9 @@ def test_a_session_that_begins_with_a_dull_answer_loses_three_percent_at_most(sh
 @pytest.mark.parametrize("before", [0.45, 0.6, 0.9])
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.1])
 def test_time_that_easy_answers_saved_is_not_lost_on_dull_ones(before, share):
-    """Trials are paid from what passes without the drafter: a share of all the time let every fifth cycle of a dull answer be one, after many easy ones."""
+    """Trials are paid from what passes without the drafter: a share of all the time let every fifth cycle of a dull
+    answer be one, after many easy ones.
+    """
     first, later = [], []
     for seed in SEEDS:
         controller, noise = adaptive(), random.Random(seed)
@@ -82,5 +87,7 @@ def test_time_that_easy_answers_saved_is_not_lost_on_dull_ones(before, share):
 
 @pytest.mark.parametrize("share", [0.3, 0.45, 0.6, 0.8, 0.9])
 def test_it_comes_near_the_best_fixed_width_at_these_prices(share):
-    best = max(mean(speed(FixedWidth(width), share, 800, Quiet(), random.Random(seed)) for seed in SEEDS) for width in WIDTHS)
+    best = max(
+        mean(speed(FixedWidth(width), share, 800, Quiet(), random.Random(seed)) for seed in SEEDS) for width in WIDTHS
+    )
     assert mean(speed(adaptive(), share, 800, Quiet(), random.Random(seed)) for seed in SEEDS) >= 0.93 * best

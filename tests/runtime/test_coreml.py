@@ -104,7 +104,9 @@ def test_a_package_is_compiled_once_and_found_again(path: Path, library: Library
     assert [Path(package).name for package in library.compiled] == ["target.mlpackage", "drafter.mlpackage"]
 
 
-def test_what_core_ml_cannot_load_is_an_error_that_names_the_compiled_form(path: Path, library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_core_ml_cannot_load_is_an_error_that_names_the_compiled_form(
+    path: Path, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("error code -14")
 
@@ -131,10 +133,15 @@ def test_a_bundle_that_would_swap_is_refused_with_figures() -> None:
     check_fits(4 * GIB, GIB, total=16 * GIB)
     with pytest.raises(IncompatibleError) as caught:
         check_fits(14 * GIB, GIB, total=16 * GIB)
-    assert all(figure in str(caught.value) for figure in ("15.5 GiB", "12.0 GiB", "16.0 GiB", "weights 14.0 GiB", "cache 1.0 GiB"))
+    assert all(
+        figure in str(caught.value)
+        for figure in ("15.5 GiB", "12.0 GiB", "16.0 GiB", "weights 14.0 GiB", "cache 1.0 GiB")
+    )
 
 
-def test_the_memory_of_a_bundle_is_asked_before_it_is_loaded(path: Path, library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_a_bundle_is_asked_before_it_is_loaded(
+    path: Path, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[tuple[int, int]] = []
     monkeypatch.setattr(coreml, "check_fits", lambda engines, states: asked.append((engines, states)))
     bundle = open_bundle(path)

@@ -1,4 +1,7 @@
-"""Every call that the TensorRT runtime makes of cuda-core and of TensorRT, against their own signatures. Nothing runs: no GPU is needed."""
+"""Every call that the TensorRT runtime makes of cuda-core and of TensorRT, against their own signatures.
+
+Nothing runs: no GPU is needed.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ from dflash_compile.runtime.bundle.manifest import GraphRecord, PortRecord
 from dflash_compile.runtime.errors import BundleError, IncompatibleError
 
 core = pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'dflash-compile[rtx]'")
-tensorrt = pytest.importorskip("tensorrt_rtx", reason="tensorrt-rtx is not installed: pip install 'dflash-compile[rtx]'")
+tensorrt = pytest.importorskip(
+    "tensorrt_rtx", reason="tensorrt-rtx is not installed: pip install 'dflash-compile[rtx]'"
+)
 
 
 @pytest.fixture
@@ -49,7 +54,9 @@ def test_the_device_calls_cuda_core_as_it_wants_to_be_called(strict: StrictCore,
     graph()
     device.mark()()
     device.close()
-    assert {"Graph.launch", "Stream.record", "Event.sync", "Stream.sync", "Graph.close", "Buffer.close"} <= set(strict.calls)
+    assert {"Graph.launch", "Stream.record", "Event.sync", "Stream.sync", "Graph.close", "Buffer.close"} <= set(
+        strict.calls
+    )
 
 
 def test_a_loop_is_recorded_as_cuda_core_wants_it(strict: StrictCore, tmp_path: Path) -> None:
@@ -110,11 +117,22 @@ def test_what_it_does_not_have_is_noticed(strict: StrictCore) -> None:
 
 def record(profile: int | None) -> GraphRecord:
     ports = [PortRecord(name=name, dtype="int32", shape=[1, 4]) for name in ("block", "tokens")]
-    return GraphRecord(role="verify", file="verify.plan", rows=4, inputs=ports[:1], outputs=ports[1:], caches=[], arch="sm89", profile=profile)
+    return GraphRecord(
+        role="verify",
+        file="verify.plan",
+        rows=4,
+        inputs=ports[:1],
+        outputs=ports[1:],
+        caches=[],
+        arch="sm89",
+        profile=profile,
+    )
 
 
 @pytest.mark.parametrize("profile", [None, 1])
-def test_plans_call_tensorrt_as_it_wants_to_be_called(profile: int | None, strict: StrictCore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_plans_call_tensorrt_as_it_wants_to_be_called(
+    profile: int | None, strict: StrictCore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     make = strict_trt(tensorrt).of
     names, chosen = ["block", "tokens", "query_0"], list[Any]()
     context = make(

@@ -64,12 +64,18 @@ def test_a_target_that_takes_none_says_so() -> None:
         FakeTarget().prefill([1, 2, 3], 0, check_embeds([(0, ROWS)], PROMPT, HIDDEN))
 
 
-@given(places=st.lists(st.booleans(), min_size=1, max_size=40), sizes=st.lists(st.integers(1, 9), min_size=40, max_size=40))
+@given(
+    places=st.lists(st.booleans(), min_size=1, max_size=40), sizes=st.lists(st.integers(1, 9), min_size=40, max_size=40)
+)
 def test_calls_of_any_size_get_each_row_once_where_it_belongs(places: list[bool], sizes: list[int]) -> None:
     starts = [place for place, taken in enumerate(places) if taken and not (place and places[place - 1])]
-    lengths = [next((n for n, taken in enumerate(places[start:]) if not taken), len(places) - start) for start in starts]
+    lengths = [
+        next((n for n, taken in enumerate(places[start:]) if not taken), len(places) - start) for start in starts
+    ]
     whole = np.arange(len(places) * HIDDEN, dtype=np.float32).reshape(-1, HIDDEN)
-    spans = check_embeds([(start, whole[start : start + n]) for start, n in zip(starts, lengths, strict=True)], len(places), HIDDEN)
+    spans = check_embeds(
+        [(start, whole[start : start + n]) for start, n in zip(starts, lengths, strict=True)], len(places), HIDDEN
+    )
     position, found = 0, {}
     for size in sizes:
         for span in within(spans, position, size):

@@ -27,7 +27,9 @@ TEXTS = st.lists(st.integers(0, 3), max_size=60)
 
 
 def searched(text: list[int], most: int) -> list[int]:
-    """The same by searching the whole text: after the last earlier place of the longest run, up to three tokens, that it ends in."""
+    """The same by searching the whole text: after the last earlier place of the longest run, up to three tokens, that
+    it ends in.
+    """
     for length in (3, 2, 1):
         for start in range(len(text) - length - 1, -1, -1):
             if length <= len(text) and text[start : start + length] == text[-length:]:
@@ -69,7 +71,9 @@ PERIOD = 7
 
 
 def repeating(tokens, vocab=VOCAB):
-    """A fake model that mostly says again what it said a period before, so that look-ups are often right and never always."""
+    """A fake model that mostly says again what it said a period before, so that look-ups are often right and never
+    always.
+    """
     tokens = list(tokens)
     mixed = zlib.crc32(bytes(tokens[-3:]))
     return tokens[-PERIOD] if len(tokens) >= PERIOD and mixed % 8 else mixed % vocab
@@ -80,13 +84,20 @@ def _repeating(monkeypatch):
     monkeypatch.setattr(fakes, "choice", repeating)
 
 
-def answer(prompt, *, context=64, exact_width=2, widest=16, right=None, most=None, eos=(), controller=None, lookup=True):
+def answer(
+    prompt, *, context=64, exact_width=2, widest=16, right=None, most=None, eos=(), controller=None, lookup=True
+):
     """(tokens, statistics, target, drafter) of one request."""
     target = FakeTarget(context, exact_width, widest)
     drafter = FakeDrafter(right, context, BLOCK, widest) if right is not None else None
     record, limits = Recorder(BLOCK), plan_limits(len(prompt), target, most, eos)
     controller = controller or AdaptiveWidth(BLOCK, narrowest=exact_width, drafter=drafter is not None)
-    return list(run(target, drafter, prompt, limits, controller, record, None, Lookup(BLOCK - 1) if lookup else None)), record.snapshot(), target, drafter
+    return (
+        list(run(target, drafter, prompt, limits, controller, record, None, Lookup(BLOCK - 1) if lookup else None)),
+        record.snapshot(),
+        target,
+        drafter,
+    )
 
 
 @settings(max_examples=300, deadline=None)
@@ -105,16 +116,22 @@ def test_looking_up_equals_plain_decoding(prompt, kind, seed, most, eos, context
     shape = {"context": context, "exact_width": exact_width, "widest": widest, "most": most, "eos": eos}
     plain, plain_stats, _, _ = answer(prompt, lookup=False, **shape)
     controller = None if adaptive else AnyWidth(seed, exact_width, drafting=0.5 if kind else 0)
-    tokens, stats, target, drafter = answer(prompt, right=drafters(kind, seed) if kind else None, controller=controller, **shape)
+    tokens, stats, target, drafter = answer(
+        prompt, right=drafters(kind, seed) if kind else None, controller=controller, **shape
+    )
 
     assert tokens == plain == fakes.continuation(prompt, len(plain))
     assert stats.finish == plain_stats.finish
     assert stats.tokens == len(tokens)
-    assert plain_stats.cycles == plain_stats.undrafted_tokens == len(plain) - 1, "without look-ups a plain cycle gives one token"
+    assert plain_stats.cycles == plain_stats.undrafted_tokens == len(plain) - 1, (
+        "without look-ups a plain cycle gives one token"
+    )
     assert min(target.widths) >= exact_width
     assert 0 <= stats.looked_up_accepted <= stats.looked_up
     if drafter is not None:
-        assert all(known == [*prompt, *tokens][: len(known)] for known in drafter.drafted_after), "the drafter saw a guess that did not stand"
+        assert all(known == [*prompt, *tokens][: len(known)] for known in drafter.drafted_after), (
+            "the drafter saw a guess that did not stand"
+        )
     if kind is None:
         assert stats.drafted == 0
     # Every cycle gives its accepted guesses and one more; only the last may be cut.
@@ -175,20 +192,26 @@ def fake_session(eos=()):
     tokenizer = Tokenizer(models.BPE({letter: index for index, letter in enumerate(letters)}, []))
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     manifest = SimpleNamespace(pairing=SimpleNamespace(block=BLOCK), text=SimpleNamespace(eos_ids=list(eos)))
-    return Session(manifest, Engines(FakeTarget(), FakeDrafter(lambda position: position % 3)), Text(tokenizer, None, VOCAB)), letters
+    return Session(
+        manifest, Engines(FakeTarget(), FakeDrafter(lambda position: position % 3)), Text(tokenizer, None, VOCAB)
+    ), letters
 
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6] * 2
 
 
 @settings(deadline=None)
-@given(most=st.integers(1, 46), draft=st.booleans(), stop_at=st.none() | st.tuples(st.integers(0, 40), st.integers(1, 3)))
+@given(
+    most=st.integers(1, 46), draft=st.booleans(), stop_at=st.none() | st.tuples(st.integers(0, 40), st.integers(1, 3))
+)
 def test_a_stop_in_the_middle_of_what_was_looked_up(most, draft, stop_at):
     session, letters = fake_session()
     whole = [letters[token] for token in fakes.continuation(PROMPT, most)]
     stop = "".join(whole[stop_at[0] : sum(stop_at)]) if stop_at else ""
     ids: list[int] = []
-    text = "".join(session.generate(PROMPT, max_new_tokens=most, draft=draft, lookup=True, stop=stop or (), on_token=ids.append))
+    text = "".join(
+        session.generate(PROMPT, max_new_tokens=most, draft=draft, lookup=True, stop=stop or (), on_token=ids.append)
+    )
     joined = "".join(whole)
     assert text == (joined[: joined.index(stop)] if stop else joined)
     assert len(ids) == session.statistics.tokens == (joined.index(stop) + len(stop) if stop else most)
@@ -225,7 +248,8 @@ def cycle_costs(block, *, verify=0.13, draft=0.4):
 
 
 def simulate(controller, tokens, *, draft_share, found, right, seed=0, block=8):
-    """Seconds for `tokens` tokens of a text in which a match of 5 is found at a share `found` of places, each of its guesses right at a share `right`.
+    """Seconds for `tokens` tokens of a text in which a match of 5 is found at a share `found` of places, each of its
+    guesses right at a share `right`.
 
     Also those of always decoding plainly with the guess in the spare row, on the same coins.
     """
@@ -257,14 +281,18 @@ def simulate(controller, tokens, *, draft_share, found, right, seed=0, block=8):
 @pytest.mark.parametrize("found", [0.0, 0.3, 0.9])
 @pytest.mark.parametrize("right", [0.0, 0.3, 0.6])
 def test_a_drafter_that_is_never_right_costs_three_percent_of_plain_decoding_with_look_ups(seed, found, right):
-    time, plain, plans = simulate(AdaptiveWidth(8, narrowest=2), 3000, draft_share=0.0, found=found, right=right, seed=seed)
+    time, plain, plans = simulate(
+        AdaptiveWidth(8, narrowest=2), 3000, draft_share=0.0, found=found, right=right, seed=seed
+    )
     assert time <= 1.03 * plain * 1.02, "two percent for the coins"
     assert any(plan.drafted for plan in plans[100:]), "it keeps trying"
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_look_ups_that_are_never_right_cost_nothing(seed):
-    time, _, plans = simulate(AdaptiveWidth(8, narrowest=2, drafter=False), 1000, draft_share=0.0, found=0.9, right=0.0, seed=seed)
+    time, _, plans = simulate(
+        AdaptiveWidth(8, narrowest=2, drafter=False), 1000, draft_share=0.0, found=0.9, right=0.0, seed=seed
+    )
     assert time <= 1.03 * 1000
     assert {plan.width for plan in plans[50:]} == {1}
 
@@ -278,7 +306,9 @@ def test_each_is_used_where_it_is_better():
     assert len(wide) > 0.3 * len(later)
 
 
-@pytest.mark.parametrize(("draft_share", "found", "right"), [(0.3, 0.5, 0.3), (0.5, 0.3, 0.9), (0.7, 0.5, 0.6), (0.2, 0.9, 0.8)])
+@pytest.mark.parametrize(
+    ("draft_share", "found", "right"), [(0.3, 0.5, 0.3), (0.5, 0.3, 0.9), (0.7, 0.5, 0.6), (0.2, 0.9, 0.8)]
+)
 def test_it_comes_near_the_best_fixed_choice_for_each_place(draft_share, found, right):
     verify, draft = cycle_costs(8)
 
@@ -288,6 +318,8 @@ def test_it_comes_near_the_best_fixed_choice_for_each_place(draft_share, found, 
     drafted = [(tokens(draft_share, width - 1), verify[width] + draft) for width in range(2, 9)]
     unmatched = [(1.0, 1.0), *drafted]
     matched = [*((tokens(right, width - 1), verify[width]) for width in range(2, 9)), *drafted]
-    best = max((t0 * (1 - found) + t1 * found) / (c0 * (1 - found) + c1 * found) for t0, c0 in unmatched for t1, c1 in matched)
+    best = max(
+        (t0 * (1 - found) + t1 * found) / (c0 * (1 - found) + c1 * found) for t0, c0 in unmatched for t1, c1 in matched
+    )
     time, _, _ = simulate(AdaptiveWidth(8, narrowest=2), 6000, draft_share=draft_share, found=found, right=right)
     assert 6000 / time >= 0.9 * best

@@ -24,15 +24,28 @@ BLOCK = 8
 def drafters(kind: str, seed: int):
     noise = random.Random(seed)
     coin = [noise.random() < 0.6 for _ in range(256)]
-    return {"right": lambda position: True, "wrong": lambda position: False, "random": lambda position: coin[position]}[kind]
+    return {"right": lambda position: True, "wrong": lambda position: False, "random": lambda position: coin[position]}[
+        kind
+    ]
 
 
-def answer(prompt, *, context=64, exact_width=2, widest=16, right=None, most=None, eos=(), block=BLOCK, controller=None):
+def answer(
+    prompt, *, context=64, exact_width=2, widest=16, right=None, most=None, eos=(), block=BLOCK, controller=None
+):
     """(tokens, statistics, target, drafter) of one request; `right=None` decodes plainly."""
     target = FakeTarget(context, exact_width, widest)
     drafter = FakeDrafter(right, context, BLOCK, widest) if right is not None else None
     record = Recorder(BLOCK)
-    tokens = list(run(target, drafter, prompt, plan_limits(len(prompt), target, most, eos), controller or FixedWidth(block), record))
+    tokens = list(
+        run(
+            target,
+            drafter,
+            prompt,
+            plan_limits(len(prompt), target, most, eos),
+            controller or FixedWidth(block),
+            record,
+        )
+    )
     return tokens, record.snapshot(), target, drafter
 
 
@@ -99,19 +112,35 @@ class AnyWidth:
 
 
 @settings(max_examples=200, deadline=None)
-@given(prompt=PROMPTS, kind=st.sampled_from(["right", "wrong", "random"]), seed=st.integers(0, 999), context=st.integers(44, 90), widest=st.integers(8, 20))
+@given(
+    prompt=PROMPTS,
+    kind=st.sampled_from(["right", "wrong", "random"]),
+    seed=st.integers(0, 999),
+    context=st.integers(44, 90),
+    widest=st.integers(8, 20),
+)
 def test_any_choice_of_widths_gives_the_same_tokens(prompt, kind, seed, context, widest):
     plain, _, _, _ = answer(prompt, context=context, widest=widest)
     controller = AnyWidth(seed)
-    tokens, stats, _, drafter = answer(prompt, right=drafters(kind, seed), context=context, widest=widest, controller=controller)
+    tokens, stats, _, drafter = answer(
+        prompt, right=drafters(kind, seed), context=context, widest=widest, controller=controller
+    )
     assert tokens == plain
     assert len(controller.heard) == stats.cycles
     assert stats.drafted == sum(plan.drafted for plan in controller.heard)
-    assert all(known == [*prompt, *tokens][: len(known)] for known in drafter.drafted_after), "context written late is written whole"
+    assert all(known == [*prompt, *tokens][: len(known)] for known in drafter.drafted_after), (
+        "context written late is written whole"
+    )
 
 
 @settings(max_examples=150, deadline=None)
-@given(prompt=PROMPTS, kind=st.sampled_from(["right", "wrong", "random"]), seed=st.integers(0, 99), most=st.integers(1, 40), block=st.integers(2, BLOCK))
+@given(
+    prompt=PROMPTS,
+    kind=st.sampled_from(["right", "wrong", "random"]),
+    seed=st.integers(0, 99),
+    most=st.integers(1, 40),
+    block=st.integers(2, BLOCK),
+)
 def test_statistics_are_consistent(prompt, kind, seed, most, block):
     tokens, stats, _, _ = answer(prompt, context=128, right=drafters(kind, seed), most=most, block=block)
     assert stats.tokens == len(tokens) == most
@@ -168,7 +197,11 @@ def test_prompt_chunks(rows, widest, narrowest):
         assert min(sizes) >= narrowest
 
 
-@given(st.lists(st.integers(0, 2), max_size=8).flatmap(lambda p: st.tuples(st.just(p), st.lists(st.integers(0, 2), min_size=len(p) + 1, max_size=len(p) + 1))))
+@given(
+    st.lists(st.integers(0, 2), max_size=8).flatmap(
+        lambda p: st.tuples(st.just(p), st.lists(st.integers(0, 2), min_size=len(p) + 1, max_size=len(p) + 1))
+    )
+)
 def test_acceptance_is_the_common_prefix(case):
     proposals, choices = case
     outcome = accept_greedy(proposals, choices)

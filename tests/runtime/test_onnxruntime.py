@@ -10,7 +10,20 @@ from types import SimpleNamespace
 import numpy as np
 import onnx
 import pytest
-from tiny import BLOCK, CONTEXT, DRAFTER, EXACT, HIDDEN, MASK, TARGET, VOCAB, edit_manifest, reference, reference_logits, write_manifest
+from tiny import (
+    BLOCK,
+    CONTEXT,
+    DRAFTER,
+    EXACT,
+    HIDDEN,
+    MASK,
+    TARGET,
+    VOCAB,
+    edit_manifest,
+    reference,
+    reference_logits,
+    write_manifest,
+)
 
 from dflash_compile.runtime import load
 from dflash_compile.runtime.backend import EngineOptions, find_backend
@@ -45,7 +58,11 @@ def test_target_equals_numpy_in_any_widths(engines):
 def test_rows_are_verified_in_pairs(engines, monkeypatch):
     seen = []
     run = type(engines.target)._verify_impl
-    monkeypatch.setattr(type(engines.target), "_verify_impl", lambda self, block, *rest: seen.append(len(block)) or run(self, block, *rest))
+    monkeypatch.setattr(
+        type(engines.target),
+        "_verify_impl",
+        lambda self, block, *rest: seen.append(len(block)) or run(self, block, *rest),
+    )
     engines.target.prefill(PROMPT[:7], 0)
     for width in range(1, BLOCK + 1):
         assert engines.target.verify(PROMPT[7 : 7 + width], 7) == target_choices(PROMPT)[7 : 7 + width]
@@ -98,7 +115,10 @@ def test_a_drafter_tells_the_softmax_of_its_choices(engines):
     assert drafter.chance(1) == pytest.approx(wanted[1], rel=1e-4), "asked once more"
 
 
-@pytest.mark.parametrize(("top", "rest", "chance"), [(1e4, -1e4, 1.0), (-1e4, -1e4, 1 / VOCAB), (np.nan, np.nan, 0.0), (np.inf, 0.0, 0.0), (0.0, -np.inf, 1.0)])
+@pytest.mark.parametrize(
+    ("top", "rest", "chance"),
+    [(1e4, -1e4, 1.0), (-1e4, -1e4, 1 / VOCAB), (np.nan, np.nan, 0.0), (np.inf, 0.0, 0.0), (0.0, -np.inf, 1.0)],
+)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_a_chance_is_a_number_whatever_the_logits_are(engines, top, rest, chance, dtype):
     engines.target.prefill(PROMPT[:10], 0)
@@ -115,8 +135,12 @@ def test_a_session_verifies_as_many_rows_as_its_controller_chooses(tiny_bundle, 
     with load(tiny_bundle) as session:
         plain = list(session.tokens(list(b"the quick"), draft=False))
         asked = []
-        monkeypatch.setattr(type(session._adaptive), "plan", lambda self, most, match: CyclePlan(min(4, most), drafted=most > 1))
-        monkeypatch.setattr(type(session._adaptive), "narrow", lambda self, plan, chance: asked.append(chance(plan.width - 2)) or 2)
+        monkeypatch.setattr(
+            type(session._adaptive), "plan", lambda self, most, match: CyclePlan(min(4, most), drafted=most > 1)
+        )
+        monkeypatch.setattr(
+            type(session._adaptive), "narrow", lambda self, plan, chance: asked.append(chance(plan.width - 2)) or 2
+        )
         assert list(session.tokens(list(b"the quick"))) == plain
         offered = session.statistics.offered_at
     assert offered[0] == len(asked) > 0
@@ -253,7 +277,9 @@ def test_a_device_that_is_not_there(tiny_bundle):
 
 
 class Card:
-    """ONNX Runtime with a CUDA device: memory of its own, reached only by copies, which the CPU computes on; `broken` is what it says where there is none."""
+    """ONNX Runtime with a CUDA device: memory of its own, reached only by copies, which the CPU computes on; `broken`
+    is what it says where there is none.
+    """
 
     def __init__(self, broken: str = "") -> None:
         import onnxruntime
@@ -308,7 +334,9 @@ def test_on_a_cuda_device_the_text_is_the_same(tiny_bundle, monkeypatch):
 
 def test_onnxruntime_gpu_without_a_card_runs_on_the_cpu_and_says_so(tiny_bundle, monkeypatch):
     card = Card(broken="CUDA failure 100: no CUDA-capable device is detected.\nat somewhere")
-    assert _ort_library.choose_provider(card, EngineOptions()) == ("cpu", ()), "and says nothing where nobody asked for it"
+    assert _ort_library.choose_provider(card, EngineOptions()) == ("cpu", ()), (
+        "and says nothing where nobody asked for it"
+    )
     device, (note,) = _ort_library.choose_provider(card, EngineOptions(provider="cuda"))
     assert device == "cpu"
     assert "running on the CPU" in note
@@ -318,7 +346,9 @@ def test_onnxruntime_gpu_without_a_card_runs_on_the_cpu_and_says_so(tiny_bundle,
 
 
 def test_an_engine_that_is_not_what_the_manifest_says(tiny_bundle):
-    edit_manifest(tiny_bundle, lambda document: document["target"]["graphs"][0]["outputs"][1]["shape"].__setitem__(2, HIDDEN * 2))
+    edit_manifest(
+        tiny_bundle, lambda document: document["target"]["graphs"][0]["outputs"][1]["shape"].__setitem__(2, HIDDEN * 2)
+    )
     with pytest.raises(BundleError, match="port taps"):
         load(tiny_bundle)
 

@@ -1,4 +1,6 @@
-"""Packed engines in the cache: the same tokens, found again, remade when damaged, done without where they cannot be kept."""
+"""Packed engines in the cache: the same tokens, found again, remade when damaged, done without where they cannot be
+kept.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,10 @@ def test_the_first_load_makes_them_and_the_second_finds_them(tiny_bundle, cache,
 
 def test_they_are_what_runs(tiny_bundle, cache, expected, monkeypatch):
     answer(tiny_bundle)
-    monkeypatch.setattr("dflash_compile.runtime.backends.onnxruntime.backend.open_engine", lambda *rest: pytest.fail("the bundle's own engine was loaded"))
+    monkeypatch.setattr(
+        "dflash_compile.runtime.backends.onnxruntime.backend.open_engine",
+        lambda *rest: pytest.fail("the bundle's own engine was loaded"),
+    )
     assert answer(tiny_bundle) == (expected, ())
 
 
@@ -173,7 +178,10 @@ sys.stdin.read(1)
 with load({str(tiny_bundle)!r}) as session:
     print([*session.tokens({PROMPT!r}), *session.tokens({PROMPT!r}, draft=False)], session.notes)
 """
-    runs = [subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    runs = [
+        subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
     for run in runs:
         run.stdin.write("x")
         run.stdin.flush()

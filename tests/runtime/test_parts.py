@@ -1,4 +1,6 @@
-"""Models of several engines: a manifest whose parts do not fit together is refused, and a chain hands values on by name."""
+"""Models of several engines: a manifest whose parts do not fit together is refused, and a chain hands values on by
+name.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,9 @@ def value_of_another_shape(document: dict[str, Any]) -> None:
         (value_of_another_shape, "reads hidden_0"),
     ],
 )
-def test_a_manifest_whose_packages_do_not_fit_together_is_refused(cut: Path, tmp_path: Path, change: Callable[[dict[str, Any]], None], says: str) -> None:
+def test_a_manifest_whose_packages_do_not_fit_together_is_refused(
+    cut: Path, tmp_path: Path, change: Callable[[dict[str, Any]], None], says: str
+) -> None:
     document = json.loads((cut / "manifest.json").read_text())
     check_contract(msgspec.convert(document, Manifest))
     change(document)
@@ -113,9 +117,21 @@ def test_a_chain_hands_on_by_name_and_joins_taps_in_list_order() -> None:
 
     def graph(number: int, inputs: list[str], outputs: list[str]) -> GraphRecord:
         part = PartRecord(number=number, count=2, layers=[number], taps=[number])
-        return GraphRecord(role="verify", file=f"f{number}", rows=2, inputs=ports(inputs), outputs=ports(outputs), caches=[], function="v", part=part)
+        return GraphRecord(
+            role="verify",
+            file=f"f{number}",
+            rows=2,
+            inputs=ports(inputs),
+            outputs=ports(outputs),
+            caches=[],
+            function="v",
+            part=part,
+        )
 
-    graphs = [graph(1, ["tap_0", "cache"], ["tap_1", "choices", "rows"]), graph(0, ["tokens", "cache"], ["tap_0", "rows"])]
+    graphs = [
+        graph(1, ["tap_0", "cache"], ["tap_1", "choices", "rows"]),
+        graph(0, ["tokens", "cache"], ["tap_0", "rows"]),
+    ]
     record: Any = SimpleNamespace(graphs=graphs)
     chain = Chain(record, {"f0": Adding(1, "tap_0"), "f1": Adding(10, "tap_1", "choices")}, (1, 0))
     found = chain.call("v", {"tokens": np.zeros((1, 2, 2)), "unasked": np.ones(1)})

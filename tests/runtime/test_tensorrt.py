@@ -1,4 +1,6 @@
-"""The TensorRT runtime on a GPU in plain Python: order, memory and addresses, and that the text is the target's own whatever the drafter guesses."""
+"""The TensorRT runtime on a GPU in plain Python: order, memory and addresses, and that the text is the target's own
+whatever the drafter guesses.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,14 @@ def test_a_cycle_is_one_graph_in_order_and_one_copy_back() -> None:
     machine.answer(PROMPT, 20)
     log = machine.device.log
     first = log.index("launch")
-    assert log[:first] == ["write"] * 3 + ["prefill", "read", "write", "inject"] + ["write"] * 3 + ["prefill", "read", "write", "inject"] + ["write"] * 2
+    assert (
+        log[:first]
+        == ["write"] * 3
+        + ["prefill", "read", "write", "inject"]
+        + ["write"] * 3
+        + ["prefill", "read", "write", "inject"]
+        + ["write"] * 2
+    )
     assert log[first:] == ["launch", *ORDER] * log.count("launch"), "from then on the host writes nothing"
     assert machine.record.snapshot().cycles <= log.count("launch") <= machine.record.snapshot().cycles + 1
 
@@ -66,13 +75,19 @@ def test_a_cycle_that_nobody_continues_is_thrown_away() -> None:
 
 @pytest.mark.parametrize("cycles", [0, 4])
 def test_a_new_answer_continues_nothing(cycles: int) -> None:
-    """What the device did ahead for an answer that was left may start from the next one's anchor, at its position, and be of another text."""
+    """What the device did ahead for an answer that was left may start from the next one's anchor, at its position, and
+    be of another text.
+    """
     machine = Machine(PATTERNS["never right"], cycles=cycles)
     left = machine.started(PROMPT, 40)
     first = [*PROMPT, next(left), next(left)]
     left.close()
     *others, anchor = first
-    other = next(prompt for n in range(1, 1000) if continuation(prompt := [n % 10, n // 10 % 10, n // 100, *others[3:]], 1) == [anchor])
+    other = next(
+        prompt
+        for n in range(1, 1000)
+        if continuation(prompt := [n % 10, n // 10 % 10, n // 100, *others[3:]], 1) == [anchor]
+    )
     assert machine.answer(other, 10) == continuation(other, 10)
 
 
@@ -96,7 +111,12 @@ def test_every_buffer_is_allocated_once_and_shared_as_it_must_be() -> None:
     prefill, verify, draft = (plans[key].addresses for key in (("prefill", CHUNK), ("verify", BLOCK), ("draft", BLOCK)))
     for cache in ("k_cache_0", "v_cache_0"):
         assert prefill[cache] == verify[cache] == verify[f"{cache}_out"]
-        assert draft[cache] == plans["inject", BLOCK].addresses[cache] == plans["inject", CHUNK].addresses[cache] != verify[cache]
+        assert (
+            draft[cache]
+            == plans["inject", BLOCK].addresses[cache]
+            == plans["inject", CHUNK].addresses[cache]
+            != verify[cache]
+        )
     assert draft["block"] == verify["block"]
     assert verify["taps"] == prefill["taps"] == plans["inject", BLOCK].addresses["taps"]
     assert len({verify["k_cache_0"], verify["v_cache_0"], verify["taps"], verify["block"], verify["tokens"]}) == 5
@@ -133,7 +153,9 @@ def test_a_width_that_rounds_otherwise_is_left_aside() -> None:
     machine = Machine(widths=(2, 3, BLOCK), unlike=3)
     assert (machine.engines.widths, machine.pair.unused) == ((2, BLOCK), [3])
     assert machine.answer(PROMPT, 40, width=3) == continuation(PROMPT, 40)
-    assert Machine(widths=(2, BLOCK), unlike=2).engines.target.exact_width == BLOCK, "then plain decoding is as wide as a block"
+    assert Machine(widths=(2, BLOCK), unlike=2).engines.target.exact_width == BLOCK, (
+        "then plain decoding is as wide as a block"
+    )
     with pytest.raises(UsageError, match="3 rows"):
         machine.engines.cycle.run(1, 0, 3)  # type: ignore[union-attr]
 
@@ -168,7 +190,9 @@ def test_a_gpu_that_the_bundle_was_not_built_for_is_told_how_to_mend_it() -> Non
     assert "--arch sm89,sm120" in failure.value.fix
 
 
-def test_compiled_kernels_are_kept_apart_by_bundle_library_and_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+def test_compiled_kernels_are_kept_apart_by_bundle_library_and_gpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
     def file(content: str, version: str, name: str) -> str:
@@ -176,7 +200,12 @@ def test_compiled_kernels_are_kept_apart_by_bundle_library_and_gpu(monkeypatch: 
         bundle = SimpleNamespace(manifest=SimpleNamespace(requires=requires, files={"a": content}))
         return str(jit_cache_file(bundle, ARCH, name))  # type: ignore[arg-type]
 
-    files = {file("x", "1.7", "RTX 4090"), file("y", "1.7", "RTX 4090"), file("x", "1.8", "RTX 4090"), file("x", "1.7", "../RTX")}
+    files = {
+        file("x", "1.7", "RTX 4090"),
+        file("y", "1.7", "RTX 4090"),
+        file("x", "1.8", "RTX 4090"),
+        file("x", "1.7", "../RTX"),
+    }
     assert len(files) == 4
     assert all(path.startswith(str(tmp_path)) and ".." not in path for path in files)
 
@@ -200,7 +229,14 @@ def test_a_later_version_than_the_engines_run_with_is_refused(monkeypatch: pytes
     from dflash_compile.runtime.backend import Installed
     from dflash_compile.runtime.backends.tensorrt import backend as tensorrt
 
-    requires = RequirementRecord(backend="tensorrt", package="tensorrt-rtx", minimum="1.7.1.116", maximum="1.7.1.116", built_with="1.7.1.116", exact_width=4)
+    requires = RequirementRecord(
+        backend="tensorrt",
+        package="tensorrt-rtx",
+        minimum="1.7.1.116",
+        maximum="1.7.1.116",
+        built_with="1.7.1.116",
+        exact_width=4,
+    )
     for version, word in (("1.7.1.116", None), ("1.8.0.1", "tensorrt-rtx==1.7.1.116"), ("1.6.0.1", "upgrade")):
         monkeypatch.setattr(tensorrt, "installed", lambda version=version: Installed({"tensorrt-rtx": version}))
         if word is None:

@@ -1,4 +1,6 @@
-"""Many cycles in one launch, on the GPU in plain Python: where they stop, what the host makes of them, and that the text stays the target's own."""
+"""Many cycles in one launch, on the GPU in plain Python: where they stop, what the host makes of them, and that the
+text stays the target's own.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +34,18 @@ def test_text_and_statistics_are_those_of_single_cycles(pattern: str, cycles: in
     assert isinstance(looped.engines.cycle, Loop)
     for prompt, count in ((PROMPT, 40), ([9, *PROMPT], 10), (PROMPT, 1)):
         looped.device.log.clear()
-        assert looped.answer(prompt, count) == single.answer(prompt, count) == continuation(prompt, count), "whatever was left of the last answer"
+        assert looped.answer(prompt, count) == single.answer(prompt, count) == continuation(prompt, count), (
+            "whatever was left of the last answer"
+        )
         found, expected = looped.record.snapshot(), single.record.snapshot()
-        assert (found.cycles, found.offered_at, found.accepted_at) == (expected.cycles, expected.offered_at, expected.accepted_at)
-        assert looped.device.log.count("around") == found.cycles, "the device stops where the answer is as long as it may be"
+        assert (found.cycles, found.offered_at, found.accepted_at) == (
+            expected.cycles,
+            expected.offered_at,
+            expected.accepted_at,
+        )
+        assert looped.device.log.count("around") == found.cycles, (
+            "the device stops where the answer is as long as it may be"
+        )
         assert looped.device.log.count("launch") == -(-found.cycles // cycles)
     assert looped.answer(PROMPT, 40, draft=False) == continuation(PROMPT, 40)
     assert looped.answer(PROMPT, 40, width=3) == continuation(PROMPT, 40), "narrower cycles go the plain way"
@@ -48,7 +58,9 @@ def test_a_launch_is_one_graph_and_one_copy_back() -> None:
     machine.answer(PROMPT, 30)
     log = machine.device.log
     around = ["around", *body]
-    assert log[log.index("launch") - 3 :] == (["write"] * 3 + ["launch", "begin", *around * 3, "read"]) * 2 + ["write"] * 3 + ["launch", "begin"] + [
+    assert log[log.index("launch") - 3 :] == (["write"] * 3 + ["launch", "begin", *around * 3, "read"]) * 2 + [
+        "write"
+    ] * 3 + ["launch", "begin"] + [
         *around * 2,
         "read",
     ]
@@ -96,7 +108,9 @@ def test_no_cycle_starts_where_the_caches_or_the_context_have_no_room_for_it(row
     cycle.begin(1000, ())
     machine.device.log.clear()
     cycle.run(answer[0], len(PROMPT), BLOCK)
-    assert machine.device.log.count("around") == len(range(len(PROMPT), last + 1, BLOCK)), "every one of them is right, and as long as it can be"
+    assert machine.device.log.count("around") == len(range(len(PROMPT), last + 1, BLOCK)), (
+        "every one of them is right, and as long as it can be"
+    )
 
 
 @pytest.mark.parametrize("turns", [(2, BLOCK), (BLOCK, PLAIN, 2), (3, 2, BLOCK), (BLOCK, BLOCK, BLOCK, PLAIN)])
@@ -184,7 +198,9 @@ def test_the_kernel_does_what_it_does_in_python(tmp_path: Path) -> None:
     if compiler is None:
         pytest.skip("no C++ compiler here")
     prelude = 'typedef unsigned long long cudaGraphConditionalHandle;\n#define __global__\nextern "C" int asked = 2;\n'
-    prelude += "static void cudaGraphSetConditional(cudaGraphConditionalHandle, unsigned int value) { asked = value; }\n"
+    prelude += (
+        "static void cudaGraphSetConditional(cudaGraphConditionalHandle, unsigned int value) { asked = value; }\n"
+    )
     (tmp_path / "loop.cpp").write_text(prelude + SOURCE)
     subprocess.run([compiler, "-shared", "-fPIC", "-o", tmp_path / "loop.so", tmp_path / "loop.cpp"], check=True)
     library = ctypes.CDLL(str(tmp_path / "loop.so"))

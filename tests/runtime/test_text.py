@@ -70,7 +70,9 @@ def test_special_tokens_are_not_shown():
 
 
 @given(
-    text=st.text(alphabet="abc", max_size=30), stops=st.lists(st.text(alphabet="abc", min_size=1, max_size=4), max_size=3), cuts=st.lists(st.integers(0, 30))
+    text=st.text(alphabet="abc", max_size=30),
+    stops=st.lists(st.text(alphabet="abc", min_size=1, max_size=4), max_size=3),
+    cuts=st.lists(st.integers(0, 30)),
 )
 def test_stops_do_not_depend_on_the_pieces(text, stops, cuts):
     ends = [(text.find(stop) + len(stop), text.find(stop)) for stop in stops if stop in text]
@@ -107,7 +109,10 @@ def test_prompts(tiny_bundle):
     text = open_text(open_bundle(tiny_bundle))
     assert bytes(text.encode("hi", raw=False)) == b"user: hi\nassistant:"
     assert bytes(text.encode("hi", raw=True)) == b"hi"
-    assert bytes(text.encode([{"role": "system", "content": "s"}, {"role": "user", "content": "u"}], raw=False)) == b"system: s\nuser: u\nassistant:"
+    assert (
+        bytes(text.encode([{"role": "system", "content": "s"}, {"role": "user", "content": "u"}], raw=False))
+        == b"system: s\nuser: u\nassistant:"
+    )
     assert text.encode([5, 6], raw=False) == [5, 6]
     assert text.encode("", raw=True) == text.encode([], raw=False) == []
     # Whatever a user types, special tokens in it are what the tokenizer makes of them; the template's own ones must be.
@@ -128,7 +133,11 @@ def test_bad_ids(prompt):
         PLAIN.encode(prompt, raw=True)
 
 
-@pytest.mark.parametrize("prompt", [None, 5, b"ab", {"role": "user", "content": "x"}, ["a", "b"], [1.0], [{"role": "user", "content": "x"}, "b"]], ids=repr)
+@pytest.mark.parametrize(
+    "prompt",
+    [None, 5, b"ab", {"role": "user", "content": "x"}, ["a", "b"], [1.0], [{"role": "user", "content": "x"}, "b"]],
+    ids=repr,
+)
 def test_what_is_no_prompt_is_said_to_be_none(prompt):
     with pytest.raises(UsageError, match="prompt"):
         Text(TOKENIZER, template("{{ messages[0].content }}"), VOCAB).encode(prompt, raw=False)
@@ -143,7 +152,9 @@ def test_arrays_of_ids_are_ids():
 @pytest.mark.parametrize("raw", [True, False])
 def test_bytes_that_were_no_utf8_are_refused(raw):
     with pytest.raises(UsageError, match="Unicode"):
-        Text(TOKENIZER, template("{{ messages[0].content }}"), VOCAB).encode(b"a\xff".decode(errors="surrogateescape"), raw=raw)
+        Text(TOKENIZER, template("{{ messages[0].content }}"), VOCAB).encode(
+            b"a\xff".decode(errors="surrogateescape"), raw=raw
+        )
 
 
 @pytest.mark.parametrize("stop", [None, 5, b"a", ["a", 5]], ids=repr)
@@ -161,7 +172,10 @@ def test_messages_need_a_template():
 
 
 def test_template_globals():
-    source = "{{ bos_token }}{{ messages[0].content | tojson }}{{ strftime_now('%Y') | length }}{% for m in messages %}{% break %}{% endfor %}"
+    source = (
+        "{{ bos_token }}{{ messages[0].content | tojson }}{{ strftime_now('%Y') | length }}{% for m in messages %}{%"
+        " break %}{% endfor %}"
+    )
     assert template(source, bos_token="<s>").render([{"role": "user", "content": "<é>"}]) == '<s>"<é>"4'
 
 
@@ -177,7 +191,9 @@ def test_templates_render_as_in_transformers(source, expected):
     from transformers.utils.chat_template_utils import render_jinja_template
 
     messages = [{"role": "user", "content": "x"}]
-    assert template(source).render(messages) == expected == render_jinja_template([messages], chat_template=source)[0][0]
+    assert (
+        template(source).render(messages) == expected == render_jinja_template([messages], chat_template=source)[0][0]
+    )
 
 
 def test_template_that_refuses():
@@ -199,7 +215,12 @@ def test_a_bundle_with_a_broken_template_still_takes_raw_prompts(tiny_bundle):
 
 @pytest.mark.parametrize(
     "source",
-    ["{{ ''.__class__.__mro__[1].__subclasses__() }}", "{{ messages.append(1) }}", "{{ raise_exception.__globals__.keys() }}", "{% include '/etc/passwd' %}"],
+    [
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ messages.append(1) }}",
+        "{{ raise_exception.__globals__.keys() }}",
+        "{% include '/etc/passwd' %}",
+    ],
 )
 def test_template_cannot_leave_the_sandbox(source):
     with pytest.raises(UsageError):
@@ -210,7 +231,9 @@ def test_a_tokenizer_of_another_model(tiny_bundle):
     def shrink(document):
         document["target"]["vocab"], document["pairing"]["mask_id"] = 257, 256
         for model in ("target", "drafter"):
-            for port in (port for graph in document[model]["graphs"] for port in graph["outputs"] if port["name"] == "logits"):
+            for port in (
+                port for graph in document[model]["graphs"] for port in graph["outputs"] if port["name"] == "logits"
+            ):
                 port["shape"][-1] = 257
 
     edit_manifest(tiny_bundle, shrink)
@@ -236,11 +259,21 @@ def test_a_broken_tokenizer(tiny_bundle):
         open_text(open_bundle(tiny_bundle))
 
 
-THINKING = "{{ messages[0].content }}{% if enable_thinking is defined and not enable_thinking %}!{% endif %}{% if tools %}{{ tools | length }}{% endif %}"
+THINKING = (
+    "{{ messages[0].content }}{% if enable_thinking is defined and not enable_thinking %}!{% endif %}{% if tools %}{{"
+    " tools | length }}{% endif %}"
+)
 
 
 @pytest.mark.parametrize(
-    ("variables", "said"), [(None, "hi"), ({}, "hi"), ({"enable_thinking": True}, "hi"), ({"enable_thinking": False}, "hi!"), ({"tools": [{}, {}]}, "hi2")]
+    ("variables", "said"),
+    [
+        (None, "hi"),
+        ({}, "hi"),
+        ({"enable_thinking": True}, "hi"),
+        ({"enable_thinking": False}, "hi!"),
+        ({"tools": [{}, {}]}, "hi2"),
+    ],
 )
 def test_a_template_reads_what_it_is_given(variables, said):
     text = Text(TOKENIZER, template(THINKING), VOCAB)

@@ -1,4 +1,5 @@
-"""A whole bundle of a few kilobytes: byte tokenizer, one-layer target and drafter as real ONNX graphs, and the same two models in numpy.
+"""A whole bundle of a few kilobytes: byte tokenizer, one-layer target and drafter as real ONNX graphs, and the same two
+models in numpy.
 
 Their logits are shifted towards six letters, so that an untrained drafter is right now and then.
 """
@@ -30,7 +31,10 @@ HIDDEN, HEADS, KV, DIM = 16, 2, 1, 8
 CONTEXT, BLOCK, EXACT = 96, 6, 2
 EOS, MASK = 256, 257
 VOCAB = 258
-TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+TEMPLATE = (
+    "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}{% if add_generation_prompt %}assistant:{%"
+    " endif %}"
+)
 CACHES = [("k_cache_0", "k_cache_0_out"), ("v_cache_0", "v_cache_0_out")]
 CACHE_SHAPE = [1, KV, CONTEXT, DIM]
 
@@ -102,7 +106,9 @@ def write_bundle(root: Path, **changes) -> Path:
             eos_token="<eos>",
             eos_ids=[EOS],
         ),
-        "requires": RequirementRecord(backend="onnxruntime", package="onnxruntime", minimum="1.20", built_with="1.32.0", exact_width=EXACT),
+        "requires": RequirementRecord(
+            backend="onnxruntime", package="onnxruntime", minimum="1.20", built_with="1.32.0", exact_width=EXACT
+        ),
         "config": {"precision": "fp32"},
         "measured": [],
     }
@@ -112,10 +118,14 @@ def write_bundle(root: Path, **changes) -> Path:
 
 def write_manifest(root: Path, manifest: Manifest) -> None:
     """`manifest` with the hashes and sizes of the files as they lie there now."""
-    names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file() and path.name != "manifest.json")
+    names = sorted(
+        path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file() and path.name != "manifest.json"
+    )
     files = {name: hashlib.sha256((root / name).read_bytes()).hexdigest() for name in names}
     sizes = {name: (root / name).stat().st_size for name in names}
-    (root / "manifest.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(manifest, files=files, sizes=sizes)))
+    (root / "manifest.json").write_bytes(
+        msgspec.json.encode(msgspec.structs.replace(manifest, files=files, sizes=sizes))
+    )
 
 
 def edit_manifest(root: Path, change) -> None:
@@ -127,7 +137,18 @@ def edit_manifest(root: Path, change) -> None:
 
 
 def _model(name: str, graphs: list[GraphRecord]) -> ModelRecord:
-    return ModelRecord(name=name, family="tiny", layers=1, hidden=HIDDEN, kv_heads=KV, head_dim=DIM, vocab=VOCAB, precision="fp32", graphs=graphs, sources={})
+    return ModelRecord(
+        name=name,
+        family="tiny",
+        layers=1,
+        hidden=HIDDEN,
+        kv_heads=KV,
+        head_dim=DIM,
+        vocab=VOCAB,
+        precision="fp32",
+        graphs=graphs,
+        sources={},
+    )
 
 
 def make_tokenizer() -> Tokenizer:
@@ -152,11 +173,18 @@ def _graph(role: str, file: str, nodes, inputs, outputs, weights) -> tuple[onnx.
     types = {"float32": TensorProto.FLOAT, "int32": TensorProto.INT32}
     caches = [(name, "float32", CACHE_SHAPE) for name, _ in CACHES]
     inputs, outputs = [*inputs, *caches], [*outputs, *((out, "float32", CACHE_SHAPE) for _, out in CACHES)]
-    infos = [[helper.make_tensor_value_info(name, types[dtype], shape) for name, dtype, shape in ports] for ports in (inputs, outputs)]
+    infos = [
+        [helper.make_tensor_value_info(name, types[dtype], shape) for name, dtype, shape in ports]
+        for ports in (inputs, outputs)
+    ]
     initializers = [numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items()]
     graph = helper.make_graph(nodes, role, infos[0], infos[1], initializers)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)], ir_version=10)
-    ports = [[PortRecord(name=name, dtype=dtype, shape=shape) for name, dtype, shape in side] for side in (inputs, outputs)]
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)], ir_version=10
+    )
+    ports = [
+        [PortRecord(name=name, dtype=dtype, shape=shape) for name, dtype, shape in side] for side in (inputs, outputs)
+    ]
     return model, GraphRecord(role=role, file=file, rows=None, inputs=ports[0], outputs=ports[1], caches=CACHES)
 
 
@@ -211,7 +239,9 @@ def reduce_draft(root: Path, ids: list[int]) -> None:
     model, record = _draft_graph(ids)
     (root / record.file).write_bytes(model.SerializeToString())
     (root / "drafter/token_ids.bin").write_bytes(np.array(ids, "<i4").tobytes())
-    drafter = msgspec.structs.replace(manifest.drafter, graphs=[record if graph.role == "draft" else graph for graph in manifest.drafter.graphs])
+    drafter = msgspec.structs.replace(
+        manifest.drafter, graphs=[record if graph.role == "draft" else graph for graph in manifest.drafter.graphs]
+    )
     vocabulary = DraftVocabularyRecord(size=len(ids), file="drafter/token_ids.bin")
     pairing = msgspec.structs.replace(manifest.pairing, draft_vocabulary=vocabulary)
     write_manifest(root, msgspec.structs.replace(manifest, drafter=drafter, pairing=pairing))
@@ -231,5 +261,11 @@ def _draft_graph(ids: list[int] | None = None):
     )
     ends = {"start": np.array([1], np.int64), "stop": np.array([1 << 30], np.int64), "axis": np.array([1], np.int64)}
     kept = slice(None) if ids is None else ids
-    weights = {"embedding": DRAFTER.embedding, "head": DRAFTER.head[:, kept], "shift": DRAFTER.shift[kept], **ends, **_layer_weights(DRAFTER)}
+    weights = {
+        "embedding": DRAFTER.embedding,
+        "head": DRAFTER.head[:, kept],
+        "shift": DRAFTER.shift[kept],
+        **ends,
+        **_layer_weights(DRAFTER),
+    }
     return _graph("draft", "drafter/draft.onnx", nodes, inputs, outputs, weights)

@@ -1,7 +1,8 @@
-"""A GPU in plain Python: memory by address, one stream that runs nothing before somebody waits, graphs that remember what was recorded.
+"""A GPU in plain Python: memory by address, one stream that runs nothing before somebody waits, graphs that remember
+what was recorded.
 
-Engines on it compute with `fakes.choice`, so that a stale row, a wrong address or a wrong order changes the answer. Whatever touches memory that was
-never allocated, or was freed, fails at once.
+Engines on it compute with `fakes.choice`, so that a stale row, a wrong address or a wrong order changes the answer.
+Whatever touches memory that was never allocated, or was freed, fails at once.
 """
 
 from __future__ import annotations
@@ -109,7 +110,9 @@ class FakeDevice:
 
         self.put("commit", work)
 
-    def record_loop(self, before: Callable[[], None], body: Callable[[int], None], after: Callable[[], None]) -> Callable[[], None]:
+    def record_loop(
+        self, before: Callable[[], None], body: Callable[[int], None], after: Callable[[], None]
+    ) -> Callable[[], None]:
         handle = len(self.conditions) + (1 << 40)
         self.conditions[handle] = 0
         self.graphs.append([])
@@ -186,7 +189,15 @@ class FakePlan:
 
     scratch = 64
 
-    def __init__(self, device: FakeDevice, record: GraphRecord, owner: str, right: Callable[[int], bool], capturable: bool, last_bit: int = 0) -> None:
+    def __init__(
+        self,
+        device: FakeDevice,
+        record: GraphRecord,
+        owner: str,
+        right: Callable[[int], bool],
+        capturable: bool,
+        last_bit: int = 0,
+    ) -> None:
         """`last_bit` is added to the taps of a verify: another width's rounding."""
         self.last_bit = last_bit
         self.device, self.record, self.owner, self.right, self.capturable = device, record, owner, right, capturable
@@ -210,7 +221,10 @@ class FakePlan:
         assert self.addresses.keys() == self.ports.keys(), "a port without memory"
         assert self.given is not None
         bound = dict(self.addresses)
-        self.device.put(self.record.role, lambda: getattr(self, f"_{self.record.role}")({name: self.device.at(a) for name, a in bound.items()}))
+        self.device.put(
+            self.record.role,
+            lambda: getattr(self, f"_{self.record.role}")({name: self.device.at(a) for name, a in bound.items()}),
+        )
 
     def _written(self, memory: dict[str, np.ndarray], tokens: np.ndarray, position: int) -> list[int]:
         assert position + len(tokens) <= ROWS, "a write beyond the cache"
@@ -233,7 +247,11 @@ class FakePlan:
         tokens = [choice(cache[: position + row + 1]) for row in range(rows)]
         accepted = next((slot for slot in range(rows - 1) if tokens[slot] != block[slot + 1]), rows - 1)
         memory["tokens"][:rows] = tokens
-        memory["accepted"][0], memory["bonus"][0], memory["next_position"][0] = accepted, tokens[accepted], position + accepted + 1
+        memory["accepted"][0], memory["bonus"][0], memory["next_position"][0] = (
+            accepted,
+            tokens[accepted],
+            position + accepted + 1,
+        )
         memory["taps"][:rows] = block + self.last_bit
 
     def _inject(self, memory: dict[str, np.ndarray]) -> None:
@@ -246,7 +264,9 @@ class FakePlan:
             true = choice(known)
             known.append(true if self.right(position + 1 + slot) else (true + 1) % VOCAB)
         memory["block"][:BLOCK] = known[position:]
-        self._written(memory, np.full(BLOCK, 9, np.int32), position)  # the block's own rows, to be overwritten before they count
+        self._written(
+            memory, np.full(BLOCK, 9, np.int32), position
+        )  # the block's own rows, to be overwritten before they count
 
 
 def manifest(widths: Sequence[int] = (BLOCK,)) -> Any:
@@ -254,9 +274,23 @@ def manifest(widths: Sequence[int] = (BLOCK,)) -> Any:
     cache = [(name, f"{name}_out") for name in CACHES["target"]]
 
     def graph(role: str, rows: int, inputs: dict[str, int], outputs: dict[str, int]) -> GraphRecord:
-        taken, given = ([PortRecord(name=name, dtype="int32", shape=[1, 1, ROWS, 1]) for name in names] for names in zip(*cache, strict=True))
-        ports = [[PortRecord(name=name, dtype="int32", shape=[1, size]) for name, size in side.items()] for side in (inputs, outputs)]
-        return GraphRecord(role=role, file=f"{role}-{rows}", rows=rows, inputs=ports[0] + taken, outputs=ports[1] + given, caches=cache, arch=ARCH)
+        taken, given = (
+            [PortRecord(name=name, dtype="int32", shape=[1, 1, ROWS, 1]) for name in names]
+            for names in zip(*cache, strict=True)
+        )
+        ports = [
+            [PortRecord(name=name, dtype="int32", shape=[1, size]) for name, size in side.items()]
+            for side in (inputs, outputs)
+        ]
+        return GraphRecord(
+            role=role,
+            file=f"{role}-{rows}",
+            rows=rows,
+            inputs=ports[0] + taken,
+            outputs=ports[1] + given,
+            caches=cache,
+            arch=ARCH,
+        )
 
     one = {"position": 1}
     counts = {"accepted": 1, "bonus": 1, "next_position": 1}

@@ -36,7 +36,9 @@ class Machine:
         cycles: int = 0,
         kernels: Callable[[FakeDevice], Kernels] = lambda device: Kernels(device.begin_loop, device.commit_loop),
     ) -> None:
-        """`unlike` is a width of verify that rounds otherwise; `cycles` are those of a loop on the device, if any, which `kernels` loads."""
+        """`unlike` is a width of verify that rounds otherwise; `cycles` are those of a loop on the device, if any,
+        which `kernels` loads.
+        """
         self.device, self.manifest = FakeDevice(), manifest(widths)
         self.whole_graph: list[str] = []
         if drop:
@@ -45,24 +47,48 @@ class Machine:
         def load(record: GraphRecord, whole_graph: bool) -> FakePlan:
             self.whole_graph += [record.role] if whole_graph else []
             owner = "target" if record in self.manifest.target.graphs else "drafter"
-            return FakePlan(self.device, record, owner, right, capturable, int(record.role == "verify" and record.rows == unlike))
+            return FakePlan(
+                self.device, record, owner, right, capturable, int(record.role == "verify" and record.rows == unlike)
+            )
 
         self.pair = Pair(self.manifest, ARCH, self.device, load)
-        self.engines: Engines = engines(self.pair, self.device.commit, (), (lambda: kernels(self.device)) if cycles else None, cycles)
+        self.engines: Engines = engines(
+            self.pair, self.device.commit, (), (lambda: kernels(self.device)) if cycles else None, cycles
+        )
         self.device.log.clear()
 
     def answer(
-        self, prompt: list[int], count: int, draft: bool = True, width: int = BLOCK, controller: Controller | None = None, eos: Sequence[int] = ()
+        self,
+        prompt: list[int],
+        count: int,
+        draft: bool = True,
+        width: int = BLOCK,
+        controller: Controller | None = None,
+        eos: Sequence[int] = (),
     ) -> list[int]:
         return list(self.started(prompt, count, draft, width, controller, eos))
 
     def started(
-        self, prompt: list[int], count: int, draft: bool = True, width: int = BLOCK, controller: Controller | None = None, eos: Sequence[int] = ()
+        self,
+        prompt: list[int],
+        count: int,
+        draft: bool = True,
+        width: int = BLOCK,
+        controller: Controller | None = None,
+        eos: Sequence[int] = (),
     ) -> Generator[int, None, None]:
         limits = plan_limits(len(prompt), self.engines.target, count, eos)
         drafter = self.engines.drafter if draft else None
         self.record = Recorder(BLOCK)
-        return run(self.engines.target, drafter, prompt, limits, controller or FixedWidth(width), self.record, self.engines.cycle)
+        return run(
+            self.engines.target,
+            drafter,
+            prompt,
+            limits,
+            controller or FixedWidth(width),
+            self.record,
+            self.engines.cycle,
+        )
 
 
 class Turns:

@@ -1,4 +1,6 @@
-"""The compiled target, many slots at once: what transformers says alone, and at int8 what the bundle's own session says."""
+"""The compiled target, many slots at once: what transformers says alone, and at int8 what the bundle's own session
+says.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,12 @@ def drafter(target: Path) -> Path:
 
 
 def bundle(target: Path, drafter: Path, precision: str) -> Path:
-    return build(str(target), str(drafter), target.parent / precision, BuildOptions(precision=precision, context=LENGTH, force=True))
+    return build(
+        str(target),
+        str(drafter),
+        target.parent / precision,
+        BuildOptions(precision=precision, context=LENGTH, force=True),
+    )
 
 
 def generator(path: Path, slots: int, stop: frozenset[int] = frozenset(), seed: int = 0) -> CompiledGenerator:
@@ -63,7 +70,9 @@ def test_every_slot_equals_transformers_alone(target: Path, drafter: Path) -> No
     done = answers(generator(path, slots=2), [Request(prompt, LIMIT) for prompt in PROMPTS])
     assert set(done) == set(PROMPTS)
     for prompt in PROMPTS:
-        expected = model.generate(torch.tensor([prompt]), max_new_tokens=LIMIT, do_sample=False, pad_token_id=0, eos_token_id=None)[0].tolist()
+        expected = model.generate(
+            torch.tensor([prompt]), max_new_tokens=LIMIT, do_sample=False, pad_token_id=0, eos_token_id=None
+        )[0].tolist()
         assert done[prompt].tokens == expected
         with torch.no_grad():
             states = model(torch.tensor([expected]), output_hidden_states=True).hidden_states
@@ -136,6 +145,11 @@ def test_plain_text_is_cut_to_what_the_engine_has_positions_for(target: Path, dr
 
 
 def test_a_graph_for_other_tools_is_refused(target: Path, drafter: Path) -> None:
-    path = build(str(target), str(drafter), target.parent / "portable", BuildOptions(precision="fp32", context=LENGTH, portable=True))
+    path = build(
+        str(target),
+        str(drafter),
+        target.parent / "portable",
+        BuildOptions(precision="fp32", context=LENGTH, portable=True),
+    )
     with pytest.raises(IncompatibleError, match="takes a batch"):
         batched_target(path / "target" / "target.onnx")

@@ -22,7 +22,9 @@ CPU = torch.device("cpu")
     ],
     ids=str,
 )
-def test_bfloat16_only_where_the_cpu_has_it(monkeypatch: pytest.MonkeyPatch, capabilities: dict[str, bool], dtype: torch.dtype) -> None:
+def test_bfloat16_only_where_the_cpu_has_it(
+    monkeypatch: pytest.MonkeyPatch, capabilities: dict[str, bool], dtype: torch.dtype
+) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
     assert choose_compute("auto", CPU).dtype == dtype
     assert choose_compute("bfloat16", CPU).dtype == torch.bfloat16
@@ -30,11 +32,16 @@ def test_bfloat16_only_where_the_cpu_has_it(monkeypatch: pytest.MonkeyPatch, cap
 
 
 @pytest.mark.parametrize(
-    ("there", "hardware", "device", "dtype"), [(False, True, "cpu", None), (True, True, "cuda", torch.bfloat16), (True, False, "cuda", torch.float32)]
+    ("there", "hardware", "device", "dtype"),
+    [(False, True, "cpu", None), (True, True, "cuda", torch.bfloat16), (True, False, "cuda", torch.float32)],
 )
-def test_cuda_is_taken_where_there_is_one(monkeypatch: pytest.MonkeyPatch, there: bool, hardware: bool, device: str, dtype: torch.dtype | None) -> None:
+def test_cuda_is_taken_where_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, there: bool, hardware: bool, device: str, dtype: torch.dtype | None
+) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or hardware)
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or hardware
+    )
     compute = choose_compute()
     assert compute.device.type == device
     assert dtype is None or compute.dtype == dtype

@@ -17,12 +17,16 @@ from .tiny import HIDDEN, TAPS, VOCAB, drafter, target
 BLOCK = 5
 
 
-def _cached(model: DflashV1, features: torch.Tensor, anchor: int, token: int, embedding: torch.Tensor, width: int = BLOCK) -> torch.Tensor:
+def _cached(
+    model: DflashV1, features: torch.Tensor, anchor: int, token: int, embedding: torch.Tensor, width: int = BLOCK
+) -> torch.Tensor:
     """Inject the context, draft one block of `width` rows: the way an engine does it."""
     spec = model.spec
     cos, sin = drafter_tables(spec, 128)
     caches = [torch.full((1, spec.kv_heads, 64, spec.head_dim), 9.0) for _ in range(2 * spec.layers)]
-    caches = CachedAttend(spec, cos, sin, torch.tensor([0], dtype=torch.int32), caches).inject(model, features[None, :anchor])
+    caches = CachedAttend(spec, cos, sin, torch.tensor([0], dtype=torch.int32), caches).inject(
+        model, features[None, :anchor]
+    )
     block = torch.tensor([[token] + [spec.mask_id] * (width - 1)])
     attend = CachedAttend(spec, cos, sin, torch.tensor([anchor], dtype=torch.int32), caches)
     if spec.sample_from_anchor:
@@ -34,7 +38,9 @@ VARIANTS = {
     "full": {},
     "windowed": {"windows": (4, None), "causal": (False, False)},
     "scaled positions": {"rope_scaling": {"rope_type": "linear", "factor": 4.0}},
-    "scaled positions and queries": {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}},
+    "scaled positions and queries": {
+        "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+    },
     "from the anchor": {"sample_from_anchor": True},
     "from the anchor, windowed": {"sample_from_anchor": True, "windows": (4, None), "causal": (False, True)},
     "window from the anchor": {"windows": (4, None), "causal": (False, False), "windows_from_anchor": True},
@@ -82,7 +88,9 @@ def test_blocks_do_not_see_each_other_nor_their_own_future() -> None:
     anchor = int(wide.anchors[0, 4])
     changed = wide.features.clone()
     changed[:, anchor:] += 1.0
-    after = draft_hidden(model, type(batch)(changed, wide.anchors, wide.anchor_tokens, wide.labels), embedding, BLOCK, torch.float32)
+    after = draft_hidden(
+        model, type(batch)(changed, wide.anchors, wide.anchor_tokens, wide.labels), embedding, BLOCK, torch.float32
+    )
     torch.testing.assert_close(before[0, :5], after[0, :5])
     assert not torch.allclose(before[0, 5:], after[0, 5:], atol=1e-3)
 
@@ -103,14 +111,21 @@ def test_the_context_mask_is_the_one_drawn_by_hand(window: int | None, seen: lis
 
 @pytest.mark.parametrize(
     ("causal", "window", "seen"),
-    [(False, None, ["111", "111", "111"]), (True, None, ["100", "110", "111"]), (False, 2, ["110", "111", "011"]), (True, 2, ["100", "110", "011"])],
+    [
+        (False, None, ["111", "111", "111"]),
+        (True, None, ["100", "110", "111"]),
+        (False, 2, ["110", "111", "011"]),
+        (True, 2, ["100", "110", "011"]),
+    ],
     ids=str,
 )
 @torch.no_grad()
 def test_the_mask_inside_a_block_is_the_one_drawn_by_hand(causal: bool, window: int | None, seen: list[str]) -> None:
     model = drafter(block=3, windows=(window, window), causal=(causal, causal))
     attend = BlockAttend(model, torch.zeros(1, 4, HIDDEN), torch.tensor([[2]]), 3, torch.float32)
-    assert ["".join("1" if cell == 0 else "0" for cell in row) for row in attend._block_bias(1, torch.zeros(1)).tolist()] == seen
+    assert [
+        "".join("1" if cell == 0 else "0" for cell in row) for row in attend._block_bias(1, torch.zeros(1)).tolist()
+    ] == seen
 
 
 @torch.no_grad()
@@ -124,4 +139,7 @@ def test_longer_sequences_than_before_get_longer_tables() -> None:
     short = pack([(tokens[:9], features[:9], 3)], anchors=2, block=BLOCK, generator=generator)
     used, fresh = drafter(block=BLOCK), drafter(block=BLOCK)
     draft_hidden(used, short, embedding, BLOCK, torch.float32)
-    torch.testing.assert_close(draft_hidden(used, long, embedding, BLOCK, torch.float32), draft_hidden(fresh, long, embedding, BLOCK, torch.float32))
+    torch.testing.assert_close(
+        draft_hidden(used, long, embedding, BLOCK, torch.float32),
+        draft_hidden(fresh, long, embedding, BLOCK, torch.float32),
+    )

@@ -49,7 +49,8 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path, width: int, taps:
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("store.json", "{"), ("index.jsonl", "{}\n"), ("index.jsonl", "no\n"), ("tokens.bin", ""), ("features.bin", "xx")]
+    ("name", "content"),
+    [("store.json", "{"), ("index.jsonl", "{}\n"), ("index.jsonl", "no\n"), ("tokens.bin", ""), ("features.bin", "xx")],
 )
 def test_a_damaged_folder_is_refused_and_left_alone(tmp_path: Path, name: str, content: str) -> None:
     _store(tmp_path).append([1, 2], torch.ones(2, 6), 1)

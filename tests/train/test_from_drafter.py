@@ -1,4 +1,6 @@
-"""What training can start from: an int8 drafter, with a reduced vocabulary too, gives the weights its checkpoint stands for."""
+"""What training can start from: an int8 drafter, with a reduced vocabulary too, gives the weights its checkpoint stands
+for.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,16 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("reduced", [False, True])
 def test_an_int8_drafter(target: Path, tmp_path: Path, reduced: bool) -> None:
     if reduced:
-        plain = models.write_speculators(tmp_path / "plain", target, range(4, 200), own_head=False, taps=(0, 2), block=4)
+        plain = models.write_speculators(
+            tmp_path / "plain", target, range(4, 200), own_head=False, taps=(0, 2), block=4
+        )
     else:
         plain = models.write_drafter(tmp_path / "plain", target, taps=(0, 2), block=4)
-    start, before, checkpoint = open_drafter(quantize_drafter(plain, tmp_path / "int8")), open_drafter(plain), open_target(target)
+    start, before, checkpoint = (
+        open_drafter(quantize_drafter(plain, tmp_path / "int8")),
+        open_drafter(plain),
+        open_target(target),
+    )
     options = TrainOptions(**options_of(start.spec))
     spec = drafter_spec(checkpoint.spec, options, start.spec.mask_id, draft_vocab=start.spec.draft_vocab)
     check_start(checkpoint, spec, start)
@@ -36,12 +44,18 @@ def test_an_int8_drafter(target: Path, tmp_path: Path, reduced: bool) -> None:
     take_weights(model, start)
     for name, parameter in model.named_parameters():
         wanted = before.read(name).float()
-        step = wanted.abs().amax(-1, keepdim=True) / 127 if name.startswith("layers.") and name.endswith("_proj.weight") else torch.zeros(1)
+        step = (
+            wanted.abs().amax(-1, keepdim=True) / 127
+            if name.startswith("layers.") and name.endswith("_proj.weight")
+            else torch.zeros(1)
+        )
         assert ((parameter.detach() - wanted).abs() <= 0.51 * step).all(), name
 
 
 def test_a_drafter_with_a_head_of_its_own_is_refused(target: Path, tmp_path: Path) -> None:
-    start = open_drafter(models.write_speculators(tmp_path / "own", target, range(4, 200), own_head=True, taps=(0, 2), block=4))
+    start = open_drafter(
+        models.write_speculators(tmp_path / "own", target, range(4, 200), own_head=True, taps=(0, 2), block=4)
+    )
     checkpoint = open_target(target)
     spec = drafter_spec(checkpoint.spec, TrainOptions(**options_of(start.spec)), start.spec.mask_id)
     with pytest.raises(PairingError, match="head of its own"):

@@ -19,7 +19,9 @@ def test_every_slot_equals_transformers_alone() -> None:
     batched.run((Request(p, 12) for p in prompts), lambda s: done.__setitem__(s.request.prompt, s))
     assert set(done) == set(prompts)
     for prompt in prompts:
-        expected = plain.generate(torch.tensor([prompt]), max_new_tokens=12, do_sample=False, pad_token_id=0)[0].tolist()
+        expected = plain.generate(torch.tensor([prompt]), max_new_tokens=12, do_sample=False, pad_token_id=0)[
+            0
+        ].tolist()
         sequence = done[prompt]
         assert sequence.tokens == expected
         with torch.no_grad():
@@ -42,7 +44,9 @@ def test_sampling_is_repeatable_and_not_greedy() -> None:
     runs = []
     for _ in range(2):
         done: list[Sequence] = []
-        BatchedGenerator(target(), TAPS, frozenset(), slots=3, length=64, seed=5).run(iter([Request((9, 10), 20, 1.5)]), done.append)
+        BatchedGenerator(target(), TAPS, frozenset(), slots=3, length=64, seed=5).run(
+            iter([Request((9, 10), 20, 1.5)]), done.append
+        )
         runs.append(done[0].tokens)
     greedy: list[Sequence] = []
     BatchedGenerator(target(), TAPS, frozenset(), slots=3, length=64).run(iter([Request((9, 10), 20)]), greedy.append)

@@ -1,4 +1,6 @@
-"""The recipe end to end on a target that has something to say: its own answers, its features, soft labels; τ rises far above chance."""
+"""The recipe end to end on a target that has something to say: its own answers, its features, soft labels; τ rises far
+above chance.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,20 @@ from dflash_compile.train.warm_start import warm_start
 from .tiny import HIDDEN, TAPS, VOCAB, drafter, target
 
 BLOCK, WORDS, LETTERS, KEYS, ANSWER, SEQUENCES = 5, 8, 4, 3, 40, 160
-OPTIONS = TrainOptions(layers=2, block=BLOCK, steps=250, sequences=4, anchors=16, learning_rate=4e-3, loss_vocabulary=VOCAB, held_out=8, evaluate_every=1000)
+OPTIONS = TrainOptions(
+    layers=2,
+    block=BLOCK,
+    steps=250,
+    sequences=4,
+    anchors=16,
+    learning_rate=4e-3,
+    loss_vocabulary=VOCAB,
+    held_out=8,
+    evaluate_every=1000,
+)
 FIRST, LEAST, CHANCE = 1.4, 2.5, 1.8
-"""τ of the untrained drafter at most, of the trained one at least, and of one that knows only which token follows which at most"""
+"""τ of the untrained drafter at most, of the trained one at least, and of one that knows only which token follows which
+at most"""
 
 
 def _language() -> list[list[int]]:
@@ -37,7 +50,9 @@ def _language() -> list[list[int]]:
 
 
 def _sentences(count: int, generator: torch.Generator) -> torch.Tensor:
-    """int64 [count, 9 + ANSWER]: four tokens of noise, a key, a first word, and the answer, in which each word is `key` places after the last."""
+    """int64 [count, 9 + ANSWER]: four tokens of noise, a key, a first word, and the answer, in which each word is `key`
+    places after the last.
+    """
     words = torch.tensor(_language())
     noise = torch.randint(60, VOCAB, (count, 4), generator=generator)
     key = torch.randint(1, KEYS + 1, (count, 1), generator=generator)
@@ -71,7 +86,9 @@ def _corpus(speaker: LlamaForCausalLM, folder: Path) -> Corpus:
     generator = BatchedGenerator(speaker, TAPS, frozenset(), slots=16, length=64)
     prompts = _sentences(SEQUENCES, torch.Generator().manual_seed(2))[:, :PROMPT].tolist()
     requests = (Request(tuple(prompt), ANSWER) for prompt in prompts)
-    generator.run(requests, lambda sequence: store.append(sequence.tokens, sequence.features, len(sequence.request.prompt)))
+    generator.run(
+        requests, lambda sequence: store.append(sequence.tokens, sequence.features, len(sequence.request.prompt))
+    )
     speaker.set_attn_implementation("sdpa")
     return Corpus([store], OPTIONS.held_out)
 

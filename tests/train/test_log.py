@@ -16,7 +16,9 @@ from dflash_compile.train.trainer import TrainEvent
 
 
 def _event(step: int, loss: float, evaluated: bool = False) -> TrainEvent:
-    return TrainEvent(step / 10, Clock(step, 1.0, step * 100), loss, 1e-3, Acceptance(30, 20, (8, 2)) if evaluated else None)
+    return TrainEvent(
+        step / 10, Clock(step, 1.0, step * 100), loss, 1e-3, Acceptance(30, 20, (8, 2)) if evaluated else None
+    )
 
 
 def test_a_resumed_run_counts_the_later_of_repeated_steps_and_skips_torn_lines(tmp_path: Path) -> None:
@@ -29,7 +31,12 @@ def test_a_resumed_run_counts_the_later_of_repeated_steps_and_skips_torn_lines(t
     with TrainLog(path) as log:
         log.write(_event(3, 2.0, evaluated=True))
         log.write(_event(4, 1.0))
-    assert [(entry.step, entry.loss, entry.tau) for entry in read_log(path)] == [(1, 9.0, None), (2, 9.0, None), (3, 2.0, 1.5), (4, 1.0, None)]
+    assert [(entry.step, entry.loss, entry.tau) for entry in read_log(path)] == [
+        (1, 9.0, None),
+        (2, 9.0, None),
+        (3, 2.0, 1.5),
+        (4, 1.0, None),
+    ]
     assert read_log(path)[2].by_position == (0.4, 0.1)
     assert read_log(tmp_path / "none") == []
 
@@ -47,7 +54,10 @@ def test_a_line_that_says_nothing_is_no_step(tmp_path: Path, line: str) -> None:
 
 
 def _entries(taus: list[float | None]) -> list[LogEntry]:
-    return [LogEntry(i + 1, (i + 1) * 100, 6.0 - i, tau, () if tau is None else (tau / 2, tau / 4)) for i, tau in enumerate(taus)]
+    return [
+        LogEntry(i + 1, (i + 1) * 100, 6.0 - i, tau, () if tau is None else (tau / 2, tau / 4))
+        for i, tau in enumerate(taus)
+    ]
 
 
 def test_the_loss_of_an_evaluation_is_the_mean_since_the_one_before() -> None:
@@ -55,7 +65,9 @@ def test_the_loss_of_an_evaluation_is_the_mean_since_the_one_before() -> None:
 
 
 def test_a_curve_shows_its_figures(tmp_path: Path) -> None:
-    """Pictures of equal runs are equal, of other runs others; a block that changed on the way is drawn as far as it goes."""
+    """Pictures of equal runs are equal, of other runs others; a block that changed on the way is drawn as far as it
+    goes.
+    """
     run = _entries([None, 1.0, None, 1.5])
     picture = draw_curve(run, "a")
     assert picture.startswith(b"\x89PNG\r\n\x1a\n")

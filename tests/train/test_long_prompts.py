@@ -50,5 +50,8 @@ def test_every_prompt_has_the_length_the_suite_is_named_for() -> None:
     template = ChatTemplate(target.text.chat_template, bos_token=target.text.bos_token, eos_token=target.text.eos_token)
     tokenizer = load_tokenizer(target.text, "")
     rendered = [template.render([{"role": "user", "content": prompt}]) for prompt in suite("long")]
-    counts = {file.name: len(tokenizer.encode(text, add_special_tokens=False).ids) for file, text in zip(FILES, rendered, strict=True)}
+    counts = {
+        file.name: len(tokenizer.encode(text, add_special_tokens=False).ids)
+        for file, text in zip(FILES, rendered, strict=True)
+    }
     assert not {name: count for name, count in counts.items() if not SHORTEST <= count <= LONGEST}

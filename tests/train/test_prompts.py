@@ -76,8 +76,14 @@ def test_the_same_seed_gives_the_same_prompts_and_every_slot_is_filled() -> None
     first, again, other = (list(itertools.islice(template_prompts(seed), 300)) for seed in (3, 3, 4))
     assert first == again
     assert first != other
-    written = [prompt for prompt in first if not any(text[:200] in prompt for text in library_functions() + library_documents())]
-    names = "|".join([*SLOTS, "n", "m", "big", "noun", "field", "text", "few", "ten", "xs", "x", "y", "a", "b", "c", "part"])
+    written = [
+        prompt
+        for prompt in first
+        if not any(text[:200] in prompt for text in library_functions() + library_documents())
+    ]
+    names = "|".join(
+        [*SLOTS, "n", "m", "big", "noun", "field", "text", "few", "ten", "xs", "x", "y", "a", "b", "c", "part"]
+    )
     assert not [prompt for prompt in written if re.search(rf"\{{(?:{names})\d?\}}", prompt)]
 
 
@@ -92,7 +98,10 @@ def test_a_tool_prompt_shows_a_tool_and_asks_for_all_of_its_parameters() -> None
         for request in tool.requests:
             assert {field for _, field, _, _ in Formatter().parse(request) if field} == names, request
     rng = random.Random(0)
-    shown = [sum(re.search(rf"\b{tool.name}\b", prompt) is not None for tool in TOOLS) for prompt in (tool_prompt(rng) for _ in range(200))]
+    shown = [
+        sum(re.search(rf"\b{tool.name}\b", prompt) is not None for tool in TOOLS)
+        for prompt in (tool_prompt(rng) for _ in range(200))
+    ]
     assert set(shown) == {1, 2, 3}
 
 

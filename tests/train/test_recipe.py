@@ -1,4 +1,6 @@
-"""The whole recipe on a tiny target: responses, plain text, training, a drafter that opens and pairs, and a second run that goes on."""
+"""The whole recipe on a tiny target: responses, plain text, training, a drafter that opens and pairs, and a second run
+that goes on.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,16 @@ from dflash_compile.train.progress import TrainProgress
 from dflash_compile.train.recipe import train
 
 SHORT = {"steps": 6, "sequences": 2, "anchors": 6, "evaluate_every": 4}
-OPTIONS = TrainOptions(layers=1, block=4, response_tokens=600, response_limit=24, text_tokens=400, loss_vocabulary=64, held_out=5, **SHORT)
+OPTIONS = TrainOptions(
+    layers=1, block=4, response_tokens=600, response_limit=24, text_tokens=400, loss_vocabulary=64, held_out=5, **SHORT
+)
 
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = models.write_target(tmp_path_factory.mktemp("target"), "llama", num_hidden_layers=4, max_position_embeddings=1024)
+    folder = models.write_target(
+        tmp_path_factory.mktemp("target"), "llama", num_hidden_layers=4, max_position_embeddings=1024
+    )
     with (folder / "chat_template.jinja").open("a") as template:
         template.write("{% if enable_thinking is defined and not enable_thinking %}</think>{% endif %}")
     return folder
@@ -60,15 +66,27 @@ def test_a_drafter_comes_out_that_pairs_with_its_target(target: Path, tmp_path: 
     assert {progress.phase for progress in seen} == {"training"}, "responses are kept"
     assert [progress.event.clock.step for progress in seen if progress.event] == [7, 8]
     seen.clear()
-    again = train(checkpoint, drafter, replace(OPTIONS, steps=8), tmp_path / "work", force=True, on_progress=seen.append)
+    again = train(
+        checkpoint, drafter, replace(OPTIONS, steps=8), tmp_path / "work", force=True, on_progress=seen.append
+    )
     assert (again.steps, seen) == (0, []), "the run was over"
     assert again.acceptance.cycles > 0, "and is measured all the same"
-    train(checkpoint, drafter, replace(OPTIONS, steps=2), tmp_path / "work", force=True, on_progress=seen.append, restart=True)
+    train(
+        checkpoint,
+        drafter,
+        replace(OPTIONS, steps=2),
+        tmp_path / "work",
+        force=True,
+        on_progress=seen.append,
+        restart=True,
+    )
     assert [progress.event.clock.step for progress in seen if progress.event] == [1, 2]
     assert [entry.step for entry in read_log(tmp_path / "work" / "log.jsonl")] == [1, 2]
 
 
-@pytest.mark.parametrize("wrong", [{"layers": 2}, {"taps": (0, 1)}, {"block": 6}, {"mask_id": 9}, {"draft_vocabulary": 40}])
+@pytest.mark.parametrize(
+    "wrong", [{"layers": 2}, {"taps": (0, 1)}, {"block": 6}, {"mask_id": 9}, {"draft_vocabulary": 40}]
+)
 def test_a_work_folder_of_other_options_is_refused(target: Path, tmp_path: Path, wrong: dict[str, object]) -> None:
     checkpoint = open_target(target)
     train(checkpoint, tmp_path / "drafter", OPTIONS, tmp_path / "work")
@@ -112,7 +130,10 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(target: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["flat"]
 
 
-@pytest.mark.parametrize(("template", "said"), [("{% for %}", "cannot be used"), ("{{ raise_exception('no') }}", "cannot be used"), ("hello", "leaves out")])
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [("{% for %}", "cannot be used"), ("{{ raise_exception('no') }}", "cannot be used"), ("hello", "leaves out")],
+)
 def test_a_chat_template_that_gives_no_prompt_is_refused(tmp_path: Path, template: str, said: str) -> None:
     folder = models.write_target(tmp_path / "target", "llama", max_position_embeddings=1024)
     (folder / "chat_template.jinja").write_text(template)
@@ -157,7 +178,9 @@ def _tensors(drafter: Path) -> dict[str, torch.Tensor]:
 
 
 def test_training_starts_from_another_drafter(target: Path, tmp_path: Path) -> None:
-    """A step too small to see leaves the weights it began with, at another block, and the state remembers where it began."""
+    """A step too small to see leaves the weights it began with, at another block, and the state remembers where it
+    began.
+    """
     checkpoint = open_target(target)
     start = open_drafter(models.write_drafter(tmp_path / "start", target, layers=1, block=8, taps=(0, 1)))
     options = replace(OPTIONS, **(options_of(start.spec) | {"block": 4, "steps": 1, "learning_rate": 1e-12}))
@@ -173,17 +196,31 @@ def test_training_starts_from_another_drafter(target: Path, tmp_path: Path) -> N
             train(checkpoint, source, options, tmp_path / "work", force=True, start=start)
 
 
-def test_a_drafter_that_samples_from_the_anchor_goes_on_as_one_and_can_start_from_one_that_does_not(target: Path, tmp_path: Path) -> None:
+def test_a_drafter_that_samples_from_the_anchor_goes_on_as_one_and_can_start_from_one_that_does_not(
+    target: Path, tmp_path: Path
+) -> None:
     """The layout that says so is chosen for it, also where it proposes every token."""
     start = open_drafter(models.write_drafter(tmp_path / "start", target, layers=1, block=4))
     options = replace(OPTIONS, taps=(0, 1), mask_id=models.MASK, steps=1, sample_from_anchor=True)
     written = train(open_target(target), tmp_path / "drafter", options, tmp_path / "work", start=start).drafter
     opened = open_drafter(written)
-    assert (opened.spec.dialect, opened.spec.block, opened.spec.sample_from_anchor, opened.spec.draft_vocab) == ("speculators", 4, True, None)
+    assert (opened.spec.dialect, opened.spec.block, opened.spec.sample_from_anchor, opened.spec.draft_vocab) == (
+        "speculators",
+        4,
+        True,
+        None,
+    )
     assert options_of(opened.spec)["sample_from_anchor"] is True
     assert "the first is of the anchor's row" in (written / "README.md").read_text()
     with pytest.raises(UsageError, match="of another run"):
-        train(open_target(target), written, replace(options, sample_from_anchor=False, steps=2), tmp_path / "work", force=True, start=start)
+        train(
+            open_target(target),
+            written,
+            replace(options, sample_from_anchor=False, steps=2),
+            tmp_path / "work",
+            force=True,
+            start=start,
+        )
 
 
 @pytest.mark.parametrize(
@@ -194,11 +231,16 @@ def test_a_drafter_that_samples_from_the_anchor_goes_on_as_one_and_can_start_fro
         ({"intermediate_size": 96}, "intermediate is 96, not 128"),
         ({"num_key_value_heads": 4}, "kv_heads is 4, not 2"),
         ({"rope_theta": 5.0}, "rope_theta is 5.0, not"),
-        ({"layer_types": ["sliding_attention"], "use_sliding_window": True, "sliding_window": 8}, "windows is [8], not [None]"),
+        (
+            {"layer_types": ["sliding_attention"], "use_sliding_window": True, "sliding_window": 8},
+            "windows is [8], not [None]",
+        ),
     ],
     ids=str,
 )
-def test_a_drafter_of_another_shape_cannot_be_the_start(target: Path, tmp_path: Path, shape: dict[str, Any], named: str) -> None:
+def test_a_drafter_of_another_shape_cannot_be_the_start(
+    target: Path, tmp_path: Path, shape: dict[str, Any], named: str
+) -> None:
     start = open_drafter(models.write_drafter(tmp_path / "start", target, **({"layers": 1, "block": 4} | shape)))
     options = replace(OPTIONS, taps=(0, 1), mask_id=models.MASK)
     with pytest.raises(PairingError) as caught:
@@ -210,9 +252,18 @@ def test_a_drafter_of_another_shape_cannot_be_the_start(target: Path, tmp_path: 
 def test_a_start_names_every_difference_and_another_targets_drafter_is_refused(target: Path, tmp_path: Path) -> None:
     start = open_drafter(models.write_drafter(tmp_path / "start", target, layers=1, taps=(0, 2), mask_id=9))
     with pytest.raises(PairingError) as caught:
-        train(open_target(target), tmp_path / "drafter", replace(OPTIONS, layers=2, taps=(0, 1)), tmp_path / "work", start=start)
+        train(
+            open_target(target),
+            tmp_path / "drafter",
+            replace(OPTIONS, layers=2, taps=(0, 1)),
+            tmp_path / "work",
+            start=start,
+        )
     assert caught.value.why.startswith("it has 1 layers, not 2; ")
-    assert [name for name in ("taps", "mask_id", "hidden", "block") if f"{name} is" in caught.value.why] == ["taps", "mask_id"]
+    assert [name for name in ("taps", "mask_id", "hidden", "block") if f"{name} is" in caught.value.why] == [
+        "taps",
+        "mask_id",
+    ]
     alien = models.write_drafter(tmp_path / "alien", target, layers=1, block=4, num_target_layers=12)
     options = replace(OPTIONS, taps=(0, 1), mask_id=models.MASK)
     with pytest.raises(PairingError, match="target of 12 layers"):

@@ -26,13 +26,36 @@ def shapes() -> ModuleType:
 
 
 @pytest.mark.slow
-def test_every_shape_is_trained_built_and_timed_once(shapes: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_shape_is_trained_built_and_timed_once(
+    shapes: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     target = models.write_target(tmp_path / "target", "llama", num_hidden_layers=4, max_position_embeddings=1024)
     (tmp_path / "suite").mkdir()
     (tmp_path / "suite" / "a.txt").write_text("the quick brown fox\n")
-    small = ["response_tokens=400", "response_limit=24", "text_tokens=200", "loss_vocabulary=64", "held_out=4", "sequences=2", "anchors=4"]
+    small = [
+        "response_tokens=400",
+        "response_limit=24",
+        "text_tokens=200",
+        "loss_vocabulary=64",
+        "held_out=4",
+        "sequences=2",
+        "anchors=4",
+    ]
     out = tmp_path / "out"
-    command = [str(target), str(out), "--layers", "1", "--block", "3", "--block", "4", "--steps", "2", "--suites", str(tmp_path / "suite")]
+    command = [
+        str(target),
+        str(out),
+        "--layers",
+        "1",
+        "--block",
+        "3",
+        "--block",
+        "4",
+        "--steps",
+        "2",
+        "--suites",
+        str(tmp_path / "suite"),
+    ]
     command += ["--max-new-tokens", "12", "--json", *(word for value in small for word in ("--set", value))]
     assert shapes.main(command) == 0
     rows = json.loads(capsys.readouterr().out)["shapes"]
@@ -45,18 +68,35 @@ def test_every_shape_is_trained_built_and_timed_once(shapes: ModuleType, tmp_pat
     assert shapes.main(command) == 0
     assert json.loads(capsys.readouterr().out)["shapes"] == rows
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == times
-    assert shapes.main([word if word != "2" else "3" for word in command]) == 2, "a result of another budget is not taken for this one's"
+    assert shapes.main([word if word != "2" else "3" for word in command]) == 2, (
+        "a result of another budget is not taken for this one's"
+    )
 
 
 @pytest.mark.parametrize(
     ("wrong", "says"),
-    [(["--set", "layer=3"], "no option layer"), (["--block", "1"], "block must be"), (["--set", "learning_rate=0"], "learning_rate must")],
+    [
+        (["--set", "layer=3"], "no option layer"),
+        (["--block", "1"], "block must be"),
+        (["--set", "learning_rate=0"], "learning_rate must"),
+    ],
 )
 def test_what_cannot_be_tried_is_refused_before_anything_is_written(
     shapes: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: list[str], says: str
 ) -> None:
     (tmp_path / "a.txt").write_text("hello\n")
-    command = ["no target", str(tmp_path / "out"), "--layers", "1", "--block", "3", "--steps", "2", "--suites", str(tmp_path)]
+    command = [
+        "no target",
+        str(tmp_path / "out"),
+        "--layers",
+        "1",
+        "--block",
+        "3",
+        "--steps",
+        "2",
+        "--suites",
+        str(tmp_path),
+    ]
     assert shapes.main([*command, *wrong]) == 2
     assert says in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
@@ -66,7 +106,10 @@ def test_the_fastest_comes_first(shapes: ModuleType) -> None:
     plain = {"width": 0, "tau": 1.0, "cycle_cpu_ms": 10.0, "tokens_per_cpu_second": 100.0}
     block = {"width": 2, "tau": 1.4, "cycle_cpu_ms": 12.5, "tokens_per_cpu_second": 112.0}
     figures = {"held_out_tau": 1.4, "tau": 1.4, "best_width": 2, "plain": plain, "widths": [block], "lossless": True}
-    rows = [{"shape": {"layers": n, "block": 4, "vocabulary": None}, "speedup": speedup, **figures} for n, speedup in ((1, 1.0), (2, 1.2), (3, 1.1))]
+    rows = [
+        {"shape": {"layers": n, "block": 4, "vocabulary": None}, "speedup": speedup, **figures}
+        for n, speedup in ((1, 1.0), (2, 1.2), (3, 1.1))
+    ]
     _, *lines = shapes.table(rows).splitlines()
     assert [line.split()[0] for line in lines] == ["2", "3", "1"]
     assert "1.25" in lines[0], "the cycle costs 1.25 plain ones"

@@ -49,7 +49,9 @@ def test_soft_loss_of_a_sure_teacher_is_the_hard_loss() -> None:
 
     labels = batch.labels
     vocabulary = Vocabulary(head, None)
-    hard, half, soft = (float(block_loss(model, batch, head, vocabulary, 4.0, Sure(), share).detach()) for share in (0.0, 0.5, 1.0))
+    hard, half, soft = (
+        float(block_loss(model, batch, head, vocabulary, 4.0, Sure(), share).detach()) for share in (0.0, 0.5, 1.0)
+    )
     assert soft == pytest.approx(hard, rel=1e-4)
     assert half == pytest.approx(hard, rel=1e-4)
 

@@ -19,15 +19,25 @@ from dflash_compile.train.warm_start import warm_start
 
 from .tiny import HIDDEN, TAPS, VOCAB, drafter, target
 
-OPTIONS = TrainOptions(layers=2, block=5, steps=60, sequences=4, anchors=32, learning_rate=6e-3, loss_vocabulary=VOCAB, held_out=8, evaluate_every=1000)
+OPTIONS = TrainOptions(
+    layers=2,
+    block=5,
+    steps=60,
+    sequences=4,
+    anchors=32,
+    learning_rate=6e-3,
+    loss_vocabulary=VOCAB,
+    held_out=8,
+    evaluate_every=1000,
+)
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     """Random tokens whose features know the next three, and nothing else does.
 
-    The context of an anchor ends one token before it, so exactly two proposals can be right: τ tends to 3 and cannot pass it
-    but by chance.
+    The context of an anchor ends one token before it, so exactly two proposals can be right: τ tends to 3 and cannot
+    pass it but by chance.
     """
     store = FeatureStore(tmp_path_factory.mktemp("features"), len(TAPS) * HIDDEN, TAPS, "tiny")
     generator = torch.Generator().manual_seed(0)
@@ -61,7 +71,10 @@ def test_training_raises_tau_to_what_the_features_know_and_no_further(corpus: Co
     swapped = [(t, f.roll(HIDDEN, dims=1), p) for t, f, p in trainer.held_out]
     late = [(t, f.roll(1, dims=0), p) for t, f, p in trainer.held_out]
     for wrong in (swapped, late):
-        assert evaluate(trainer.model, trainer.embedding, trainer.low_head, wrong, 5, trainer.compute.dtype).tau < after.tau - 0.5
+        assert (
+            evaluate(trainer.model, trainer.embedding, trainer.low_head, wrong, 5, trainer.compute.dtype).tau
+            < after.tau - 0.5
+        )
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(corpus: Corpus, tmp_path: Path) -> None:
@@ -91,11 +104,23 @@ def test_warm_start_takes_the_last_layers(corpus: Corpus) -> None:
     with torch.no_grad():
         norms = source.model(tokens.long()[None], output_hidden_states=True).hidden_states[-2]
         keys = source.model.layers[-1].self_attn.k_proj(source.model.layers[-1].input_layernorm(norms))
-    assert float(model.layers[1].self_attn.k_norm.weight.detach().mean()) == pytest.approx(float(keys.square().mean().sqrt()), rel=1e-3)
+    assert float(model.layers[1].self_attn.k_norm.weight.detach().mean()) == pytest.approx(
+        float(keys.square().mean().sqrt()), rel=1e-3
+    )
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"block": 1}, {"steps": 0}, {"held_out": 1}, {"minutes": 0.0}, {"warm_up": 1.0}, {"precision": "int3"}, {"text_tokens": -1}, {"soft_share": 1.5}]
+    "wrong",
+    [
+        {"block": 1},
+        {"steps": 0},
+        {"held_out": 1},
+        {"minutes": 0.0},
+        {"warm_up": 1.0},
+        {"precision": "int3"},
+        {"text_tokens": -1},
+        {"soft_share": 1.5},
+    ],
 )
 def test_options_that_cannot_work_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong))) as caught:

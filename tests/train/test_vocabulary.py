@@ -1,4 +1,6 @@
-"""A reduced draft vocabulary in training: the tokens it holds, the loss over them, and a drafter that comes out with it."""
+"""A reduced draft vocabulary in training: the tokens it holds, the loss over them, and a drafter that comes out with
+it.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +28,32 @@ from .tiny import HIDDEN, TAPS, VOCAB, drafter
 from .tiny import target as tiny_target
 
 OPTIONS = TrainOptions(
-    layers=1, block=4, response_tokens=600, response_limit=24, text_tokens=400, held_out=5, steps=6, sequences=2, anchors=6, evaluate_every=4
+    layers=1,
+    block=4,
+    response_tokens=600,
+    response_limit=24,
+    text_tokens=400,
+    held_out=5,
+    steps=6,
+    sequences=2,
+    anchors=6,
+    evaluate_every=4,
 )
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> TargetCheckpoint:
-    folder = models.write_target(tmp_path_factory.mktemp("target"), "llama", num_hidden_layers=4, max_position_embeddings=1024)
+    folder = models.write_target(
+        tmp_path_factory.mktemp("target"), "llama", num_hidden_layers=4, max_position_embeddings=1024
+    )
     return open_target(folder)
 
 
 def test_the_most_frequent_tokens_and_every_end_token(checkpoint: TargetCheckpoint) -> None:
-    """Ends are 0 and 2, the mask is 9. By hand: 50 (7 times), 40 and 41 (5), 300 (2), and of those said once the lowest."""
+    """Ends are 0 and 2, the mask is 9.
+
+    By hand: 50 (7 times), 40 and 41 (5), 300 (2), and of those said once the lowest.
+    """
     counts = Counter({9: 99, 50: 7, 41: 5, 40: 5, 300: 2, 8: 1, 7: 1, 6: 1})
     assert set(checkpoint.spec.eos_ids) == {0, 2}
     assert choose_vocabulary(counts, 5, checkpoint.spec, 9).ids == (0, 2, 40, 41, 50)
@@ -75,11 +91,17 @@ def test_plain_text_does_not_choose(tmp_path: Path) -> None:
 
 
 def test_tau_counts_what_can_be_proposed(tmp_path: Path) -> None:
-    """With a head that is always right on members: a label outside the vocabulary ends the block, though a whole head would have it."""
+    """With a head that is always right on members: a label outside the vocabulary ends the block, though a whole head
+    would have it.
+    """
     store = FeatureStore(tmp_path / "features", len(TAPS) * HIDDEN, TAPS, "tiny")
     generator = torch.Generator().manual_seed(0)
     for _ in range(12):
-        store.append(torch.randint(8, 38, (40,), generator=generator).tolist(), torch.randn(40, len(TAPS) * HIDDEN, generator=generator), 6)
+        store.append(
+            torch.randint(8, 38, (40,), generator=generator).tolist(),
+            torch.randn(40, len(TAPS) * HIDDEN, generator=generator),
+            6,
+        )
     corpus, weight = Corpus([store], 4), tiny_target().model.embed_tokens.weight.detach()
     options = TrainOptions(layers=2, block=5, steps=4, sequences=2, anchors=8, held_out=4)
     ids = torch.arange(8, 38)
@@ -88,7 +110,8 @@ def test_tau_counts_what_can_be_proposed(tmp_path: Path) -> None:
     masked[[token for token in range(VOCAB) if token not in ids.tolist()]] = 0
     assert reduced.whole.head.shape == (30, HIDDEN)
     assert reduced.frequent is reduced.whole
-    # Every label is a member and every hidden state favours some member, so a whole head without the other rows proposes the same.
+    # Every label is a member and every hidden state favours some member, so a whole head without the other rows
+    # proposes the same.
     dtype = reduced.compute.dtype
     whole = evaluate(reduced.model, weight, masked.to(dtype), reduced.held_out, 5, dtype)
     assert reduced.acceptance() == whole
@@ -102,7 +125,9 @@ def test_tau_counts_what_can_be_proposed(tmp_path: Path) -> None:
 
 
 def test_a_reduced_drafter_comes_out_without_a_head(checkpoint: TargetCheckpoint, tmp_path: Path) -> None:
-    drafter_folder = train(checkpoint, tmp_path / "drafter", replace(OPTIONS, draft_vocabulary=48), tmp_path / "work").drafter
+    drafter_folder = train(
+        checkpoint, tmp_path / "drafter", replace(OPTIONS, draft_vocabulary=48), tmp_path / "work"
+    ).drafter
     opened = open_drafter(drafter_folder)
     assert (opened.spec.dialect, opened.spec.draft_vocab) == ("speculators", 48)
     assert opened.vocabulary is not None
@@ -111,9 +136,15 @@ def test_a_reduced_drafter_comes_out_without_a_head(checkpoint: TargetCheckpoint
     assert "lm_head.weight" not in opened.tensors.shapes()
     assert not pair(checkpoint, opened).warnings
     readme = (drafter_folder / "README.md").read_text()
-    for asked, size, same in ((None, 48, True), (48, 48, False), (60, 60, False)):  # on other answers, from which others are the most frequent
+    for asked, size, same in (
+        (None, 48, True),
+        (48, 48, False),
+        (60, 60, False),
+    ):  # on other answers, from which others are the most frequent
         options = replace(OPTIONS, draft_vocabulary=asked, seed=5, steps=1)
-        again = open_drafter(train(checkpoint, tmp_path / f"again {asked}", options, tmp_path / f"work {asked}", start=opened).drafter)
+        again = open_drafter(
+            train(checkpoint, tmp_path / f"again {asked}", options, tmp_path / f"work {asked}", start=opened).drafter
+        )
         assert again.vocabulary is not None
         assert (len(again.vocabulary.ids), again.vocabulary == opened.vocabulary) == (size, same)
     assert "48 of 384 tokens" in readme

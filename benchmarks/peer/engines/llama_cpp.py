@@ -1,4 +1,6 @@
-"""llama.cpp through llama-cpp-python's low-level calls: one `llama_decode` a token, numpy's argmax over its logits in place."""
+"""llama.cpp through llama-cpp-python's low-level calls: one `llama_decode` a token, numpy's argmax over its logits in
+place.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class LlamaCpp:
         llama_cpp.llama_log_set(self._silence, None)
         llama_cpp.llama_backend_init()
         file = gguf_form(setup.model, setup.work, setup.variant)
-        self.weights = setup.variant + (f", quantised again from {setup.model.name}" if file != setup.model else ", as it is")
+        self.weights = setup.variant + (
+            f", quantised again from {setup.model.name}" if file != setup.model else ", as it is"
+        )
         self._model = llama_cpp.llama_model_load_from_file(str(file).encode(), llama_cpp.llama_model_default_params())
         if not self._model:
             raise RuntimeError(f"llama.cpp cannot load {file}")
@@ -49,7 +53,9 @@ class LlamaCpp:
         memory = (library.llama_token * len(rows))(*rows)
         if code := library.llama_decode(self._context, library.llama_batch_get_one(memory, len(rows))):
             raise RuntimeError(f"llama_decode gave {code}")
-        return int(np.ctypeslib.as_array(library.llama_get_logits_ith(self._context, -1), shape=(self._vocab,)).argmax())
+        return int(
+            np.ctypeslib.as_array(library.llama_get_logits_ith(self._context, -1), shape=(self._vocab,)).argmax()
+        )
 
 
 PEER = LlamaCpp

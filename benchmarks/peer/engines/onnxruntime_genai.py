@@ -25,9 +25,14 @@ class OnnxRuntimeGenai:
 
         self._library: Any = onnxruntime_genai
         self.version = f"{onnxruntime_genai.__version__}, onnxruntime {onnxruntime.__version__}"
-        self.weights = f"{setup.variant}: what its builder makes of it" + (", in blocks of 128" if "-" in setup.variant else "")
+        self.weights = f"{setup.variant}: what its builder makes of it" + (
+            ", in blocks of 128" if "-" in setup.variant else ""
+        )
         checkpoint = transformers_folder(setup.model, setup.work)
-        folder = made_once(setup.work / f"onnxruntime-genai-{onnxruntime_genai.__version__}-{setup.variant}", lambda path: _build(checkpoint, path, setup))
+        folder = made_once(
+            setup.work / f"onnxruntime-genai-{onnxruntime_genai.__version__}-{setup.variant}",
+            lambda path: _build(checkpoint, path, setup),
+        )
         config = onnxruntime_genai.Config(str(folder))
         config.overlay(json.dumps({"model": {"decoder": {"session_options": {"intra_op_num_threads": setup.threads}}}}))
         self._model = onnxruntime_genai.Model(config)
@@ -47,7 +52,21 @@ class OnnxRuntimeGenai:
 def _build(checkpoint: Path, folder: Path, setup: Setup) -> None:
     cache = setup.work / "onnxruntime-genai-cache"
     precision, _, block = setup.variant.partition("-")
-    command = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", checkpoint, "-o", folder, "-p", precision, "-e", "cpu", "-c", cache]
+    command = [
+        sys.executable,
+        "-m",
+        "onnxruntime_genai.models.builder",
+        "-i",
+        checkpoint,
+        "-o",
+        folder,
+        "-p",
+        precision,
+        "-e",
+        "cpu",
+        "-c",
+        cache,
+    ]
     command += ["--extra_options", f"int4_block_size={block}"] if block else []
     subprocess.run([str(word) for word in command], check=True, stdout=sys.stderr)
 

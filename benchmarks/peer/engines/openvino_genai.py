@@ -27,7 +27,9 @@ class OpenVinoGenai:
 
         self._tensor, self._library = openvino.Tensor, openvino_genai
         self.version = f"{openvino_genai.__version__}, nncf {nncf.__version__}"
-        self.weights = {"int4": "int4 symmetric in blocks of 64, head int8", "int8": "int8 symmetric, a scale per row"}[setup.variant]
+        self.weights = {"int4": "int4 symmetric in blocks of 64, head int8", "int8": "int8 symmetric, a scale per row"}[
+            setup.variant
+        ]
         plain = made_once(setup.work / "openvino-float16", lambda path: _read(setup.model, path))
         folder = made_once(setup.work / f"openvino-{setup.variant}", lambda path: _compress(plain, path, setup.variant))
         self._pipeline = openvino_genai.LLMPipeline(str(folder), "CPU", INFERENCE_NUM_THREADS=setup.threads)

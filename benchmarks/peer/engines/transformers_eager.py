@@ -24,7 +24,9 @@ class Transformers:
         self.weights = setup.variant
         torch.set_num_threads(setup.threads)
         folder = transformers_folder(setup.model, setup.work)
-        self._model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, setup.variant)).eval()
+        self._model = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=getattr(torch, setup.variant)
+        ).eval()
 
     def generate(self, prompt: Sequence[int], new_tokens: int, on_token: Callable[[int], None]) -> Mapping[str, float]:
         ids = self._torch.tensor([list(prompt)])

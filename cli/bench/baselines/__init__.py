@@ -39,5 +39,7 @@ def find_baseline(name: str) -> Baseline:
     names = baseline_names()
     if name not in names:
         close = difflib.get_close_matches(name, names, n=1)
-        raise UsageError(f"unknown baseline: `{name}`", fix=f"did you mean `{close[0]}`?" if close else f"known: {', '.join(names)}")
+        raise UsageError(
+            f"unknown baseline: `{name}`", fix=f"did you mean `{close[0]}`?" if close else f"known: {', '.join(names)}"
+        )
     return cast("Baseline", import_module(f"{__name__}.{name}"))

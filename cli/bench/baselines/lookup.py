@@ -1,4 +1,6 @@
-"""Decoding with look-ups on the same bundle, without the drafter: what came next where the text read like this before is verified as if drafted."""
+"""Decoding with look-ups on the same bundle, without the drafter: what came next where the text read like this before
+is verified as if drafted.
+"""
 
 from __future__ import annotations
 

@@ -55,7 +55,8 @@ def _matmul(x: Tensor, y: Tensor, transpose_x: Tensor | None = None, transpose_y
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    # Sums in float32, as the engines' matrix units keep them; float16 of torch's CPU kernels is no closer and far slower.
+    # Sums in float32, as the engines' matrix units keep them; float16 of torch's CPU kernels is no closer and far
+    # slower.
     return F.linear(x.float(), weight.float(), None if bias is None else bias.float()).to(x.dtype)
 
 
@@ -67,15 +68,31 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | No
     return F.scaled_dot_product_attention(query.float(), key.float(), value.float(), attn_mask=mask).to(query.dtype)
 
 
-def _conv(x: Tensor, weight: Tensor, strides: Tensor, pad_type: str, pad: Tensor, dilations: Tensor, groups: Tensor, bias: Tensor | None = None) -> Tensor:
+def _conv(
+    x: Tensor,
+    weight: Tensor,
+    strides: Tensor,
+    pad_type: str,
+    pad: Tensor,
+    dilations: Tensor,
+    groups: Tensor,
+    bias: Tensor | None = None,
+) -> Tensor:
     if x.ndim != 4 or pad_type not in ("valid", "custom") or bool(pad.any()):
         raise Fault("is a convolution with padding or of another rank than 4, which this evaluator does not know")
     return F.conv2d(
-        x.float(), weight.float(), None if bias is None else bias.float(), stride=strides.tolist(), dilation=dilations.tolist(), groups=int(groups)
+        x.float(),
+        weight.float(),
+        None if bias is None else bias.float(),
+        stride=strides.tolist(),
+        dilation=dilations.tolist(),
+        groups=int(groups),
     ).to(x.dtype)
 
 
-def _layer_norm(x: Tensor, axes: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None, epsilon: Tensor | None = None) -> Tensor:
+def _layer_norm(
+    x: Tensor, axes: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None, epsilon: Tensor | None = None
+) -> Tensor:
     shape = [x.shape[axis] for axis in _axes(x, axes)]
     return F.layer_norm(x, shape, gamma, beta, float(epsilon) if epsilon is not None else 1e-5)
 

@@ -40,18 +40,28 @@ class Evaluator:
     def new_state(self, function: str) -> dict[str, torch.Tensor]:
         """Zeros for every state of `function`."""
         return {
-            name: tensor(np.zeros(var.sym_type.wrapped_type().get_shape()), type_name(var.sym_type.wrapped_type().get_primitive()))
+            name: tensor(
+                np.zeros(var.sym_type.wrapped_type().get_shape()),
+                type_name(var.sym_type.wrapped_type().get_primitive()),
+            )
             for name, var in self._function(function).inputs.items()
             if _is_state(var)
         }
 
-    def run(self, function: str, inputs: Mapping[str, Array], state: dict[str, torch.Tensor] | None = None, wide: bool = False) -> dict[str, Array]:
+    def run(
+        self,
+        function: str,
+        inputs: Mapping[str, Array],
+        state: dict[str, torch.Tensor] | None = None,
+        wide: bool = False,
+    ) -> dict[str, Array]:
         """Outputs of `function` by name; what it writes to states is left in `state`.
 
-        `wide` computes in float32 what the package computes in float16, states and outputs included; constants keep the numbers that are stored.
+        `wide` computes in float32 what the package computes in float16, states and outputs included; constants keep the
+        numbers that are stored.
 
-        Raises `BuildError` naming the operation that is unknown, gives something else than it declares, reaches outside what it
-        reads, or turns finite numbers into ones that are not.
+        Raises `BuildError` naming the operation that is unknown, gives something else than it declares, reaches outside
+        what it reads, or turns finite numbers into ones that are not.
         """
         body, values = self._function(function), {}
         self._wide = wide
@@ -70,8 +80,15 @@ class Evaluator:
         return {var.name: _array(self._value(var, values), type_name(var.dtype)) for var in body.outputs}
 
     def weight(self, function: str, name: str) -> torch.Tensor | None:
-        """The constant whose name starts with `name`, decompressed, or None where `function` has none of that name. One that was split is whole."""
-        found = [op for op in self._function(function).operations if op.op_type.startswith("const") and op.outputs[0].name.startswith(name)]
+        """The constant whose name starts with `name`, decompressed, or None where `function` has none of that name.
+
+        One that was split is whole.
+        """
+        found = [
+            op
+            for op in self._function(function).operations
+            if op.op_type.startswith("const") and op.outputs[0].name.startswith(name)
+        ]
         used = [op for op in found if _feeds_computation(op)]
         if used and PART in used[0].outputs[0].name:
             parts = {_part(op): self._constant(op) for op in used if PART in op.outputs[0].name}
@@ -84,18 +101,28 @@ class Evaluator:
 
     def _function(self, name: str) -> Any:
         if name not in self.saved.functions:
-            raise BuildError(f"the package has no function {name!r}", where=str(self.saved.package), fix=f"it has {', '.join(self.functions)}")
+            raise BuildError(
+                f"the package has no function {name!r}",
+                where=str(self.saved.package),
+                fix=f"it has {', '.join(self.functions)}",
+            )
         return self.saved.functions[name]
 
     def _input(self, function: str, name: str, var: Any, inputs: Mapping[str, Array]) -> torch.Tensor:
         where = f"{self.saved.package.name}, function {function}"
         if name not in inputs:
-            raise BuildError(f"the input {name!r} was not given", where=where, fix=f"give all of {', '.join(self._function(function).inputs)}")
+            raise BuildError(
+                f"the input {name!r} was not given",
+                where=where,
+                fix=f"give all of {', '.join(self._function(function).inputs)}",
+            )
         value: torch.Tensor = widened(tensor(inputs[name], type_name(var.dtype)), self._wide)
         try:
             check(value, var, self._wide)
         except Fault as fault:
-            raise BuildError(f"the input {name!r} {fault}", where=where, fix="give what the function declares") from fault
+            raise BuildError(
+                f"the input {name!r} {fault}", where=where, fix="give what the function declares"
+            ) from fault
         return value
 
     def _step(self, op: Any, values: dict[Any, Any], state: dict[str, torch.Tensor]) -> None:
@@ -128,7 +155,11 @@ class Evaluator:
         return state[var.name]
 
     def _argument(self, value: Any, values: dict[Any, Any]) -> Any:
-        return [self._value(item, values) for item in value] if isinstance(value, list | tuple) else self._value(value, values)
+        return (
+            [self._value(item, values) for item in value]
+            if isinstance(value, list | tuple)
+            else self._value(value, values)
+        )
 
     def _value(self, var: Any, values: dict[Any, Any]) -> Any:
         if var in values:
@@ -167,8 +198,17 @@ def _feeds_computation(op: Any) -> bool:
 
 def _check_finite(results: Any, given: Mapping[str, Any]) -> None:
     """Numbers that are not finite may be handed on, never made."""
-    made = [value for value in (results if isinstance(results, tuple | list) else [results]) if value.is_floating_point() and not bool(value.isfinite().all())]
-    taken = [item for value in given.values() for item in (value if isinstance(value, list) else [value]) if isinstance(item, torch.Tensor)]
+    made = [
+        value
+        for value in (results if isinstance(results, tuple | list) else [results])
+        if value.is_floating_point() and not bool(value.isfinite().all())
+    ]
+    taken = [
+        item
+        for value in given.values()
+        for item in (value if isinstance(value, list) else [value])
+        if isinstance(item, torch.Tensor)
+    ]
     if made and all(bool(value.isfinite().all()) for value in taken if value.is_floating_point()):
         raise Fault(f"makes numbers that are not finite in {made[0].dtype}")
 

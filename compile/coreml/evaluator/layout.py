@@ -44,7 +44,12 @@ def _slice_by_index(
 
 
 def _region(
-    shape: Sequence[int], begin: Tensor, end: Tensor, stride: Tensor | None, begin_mask: Tensor | None = None, end_mask: Tensor | None = None
+    shape: Sequence[int],
+    begin: Tensor,
+    end: Tensor,
+    stride: Tensor | None,
+    begin_mask: Tensor | None = None,
+    end_mask: Tensor | None = None,
 ) -> list[slice]:
     """The slices named by an operation. Raises `Fault` for one that reaches outside."""
     steps = _ints(stride) or [1] * len(shape)
@@ -82,7 +87,10 @@ def _slice_update(
 
 
 def _slice_by_size(x: Tensor, begin: Tensor, size: Tensor) -> Tensor:
-    ends = [x.shape[axis] if count == -1 else start + count for axis, (start, count) in enumerate(zip(_ints(begin), _ints(size), strict=True))]
+    ends = [
+        x.shape[axis] if count == -1 else start + count
+        for axis, (start, count) in enumerate(zip(_ints(begin), _ints(size), strict=True))
+    ]
     return x[tuple(_region(x.shape, begin, torch.tensor(ends), None))]
 
 
@@ -92,7 +100,9 @@ def _checked(indices: Tensor, size: int) -> Tensor:
     return torch.where(indices < 0, indices + size, indices)
 
 
-def _gather(x: Tensor, indices: Tensor, axis: Tensor, batch_dims: Tensor | None = None, validate_indices: Tensor | None = None) -> Tensor:
+def _gather(
+    x: Tensor, indices: Tensor, axis: Tensor, batch_dims: Tensor | None = None, validate_indices: Tensor | None = None
+) -> Tensor:
     if batch_dims is not None and int(batch_dims):
         raise Fault("gathers in batches, which this evaluator does not know")
     at = int(axis) % x.ndim
@@ -105,7 +115,9 @@ def _gather_along_axis(x: Tensor, indices: Tensor, axis: Tensor, validate_indice
     return x.gather(at, _checked(indices, x.shape[at]))
 
 
-def _scatter_along_axis(data: Tensor, indices: Tensor, updates: Tensor, axis: Tensor, mode: str, validate_indices: Tensor | None = None) -> Tensor:
+def _scatter_along_axis(
+    data: Tensor, indices: Tensor, updates: Tensor, axis: Tensor, mode: str, validate_indices: Tensor | None = None
+) -> Tensor:
     if mode != "update":
         raise Fault(f"scatters in the mode {mode}, which this evaluator does not know")
     at = int(axis) % data.ndim
@@ -124,7 +136,9 @@ def _pad(x: Tensor, pad: Tensor, mode: str = "constant", constant_val: Tensor | 
     return torch.nn.functional.pad(x, [side for pair in reversed(pairs) for side in pair], value=value)
 
 
-def _split(x: Tensor, axis: Tensor, num_splits: Tensor | None = None, split_sizes: Tensor | None = None) -> tuple[Tensor, ...]:
+def _split(
+    x: Tensor, axis: Tensor, num_splits: Tensor | None = None, split_sizes: Tensor | None = None
+) -> tuple[Tensor, ...]:
     at = int(axis) % x.ndim
     if split_sizes is None:
         return x.chunk(int(num_splits), dim=at)  # type: ignore[arg-type]

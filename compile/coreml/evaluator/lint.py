@@ -39,12 +39,18 @@ def _faults(function: Any) -> Iterator[str]:
             yield f"state {op.state.name} is written back as it was read"
         if not op.op_type.startswith("const") and op.op_type not in OPERATIONS and op.op_type not in STATE_OPERATIONS:
             yield f"operation {op.name} is of the unknown kind {op.op_type}"
-        yield from (f"{var.name} has {var.rank} dimensions" for var in op.outputs if var.rank > _HIGHEST_RANK and not _is_table(var))
+        yield from (
+            f"{var.name} has {var.rank} dimensions"
+            for var in op.outputs
+            if var.rank > _HIGHEST_RANK and not _is_table(var)
+        )
     yield from (f"output {var.name} is float32" for var in function.outputs if type_name(var.dtype) == "fp32")
 
 
 def _is_table(var: Any) -> bool:
-    """Whether it only tells what stored weights stand for: the tables of a palette have two dimensions more than the weights (`constexpr_lut_to_dense`)."""
+    """Whether it only tells what stored weights stand for: the tables of a palette have two dimensions more than the
+    weights (`constexpr_lut_to_dense`).
+    """
     return bool(var.child_ops) and all(op.op_type.startswith("constexpr") for op in var.child_ops)
 
 

@@ -35,5 +35,10 @@ def load(package: Path) -> SavedProgram:
             spec.ParseFromString((package / MODEL).read_bytes())
             program = load_program(spec, spec.specificationVersion, str((package / WEIGHTS).parent))
         except Exception as error:  # a damaged file shows in as many ways as it has fields
-            raise BuildError("the package cannot be read back", where=str(package), why=f"{type(error).__name__}: {error}", fix="build it again") from error
+            raise BuildError(
+                "the package cannot be read back",
+                where=str(package),
+                why=f"{type(error).__name__}: {error}",
+                fix="build it again",
+            ) from error
     return SavedProgram(package, dict(program.functions), spec.description)

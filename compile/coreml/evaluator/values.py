@@ -11,8 +11,19 @@ import numpy as np
 import torch
 
 _FLOATS = {"fp16": torch.float16, "fp32": torch.float32}
-_RANGES = {"int8": (-(2**7), 2**7), "uint8": (0, 2**8), "int16": (-(2**15), 2**15), "uint16": (0, 2**16), "int32": (-(2**31), 2**31), "uint32": (0, 2**32)}
-_RANGES |= {f"{sign}int{bits}": (0, 2**bits) if sign else (-(2 ** (bits - 1)), 2 ** (bits - 1)) for sign in ("", "u") for bits in (1, 2, 3, 4, 6)}
+_RANGES = {
+    "int8": (-(2**7), 2**7),
+    "uint8": (0, 2**8),
+    "int16": (-(2**15), 2**15),
+    "uint16": (0, 2**16),
+    "int32": (-(2**31), 2**31),
+    "uint32": (0, 2**32),
+}
+_RANGES |= {
+    f"{sign}int{bits}": (0, 2**bits) if sign else (-(2 ** (bits - 1)), 2 ** (bits - 1))
+    for sign in ("", "u")
+    for bits in (1, 2, 3, 4, 6)
+}
 
 
 class Fault(Exception):
@@ -58,7 +69,9 @@ def widened(value: Any, wide: bool) -> Any:
 
 
 def check(value: torch.Tensor, var: Any, wide: bool = False) -> None:
-    """Raises `Fault` where `value` is not of the shape and type that `var` declares, or of float32 where it declares float16 and is `wide`."""
+    """Raises `Fault` where `value` is not of the shape and type that `var` declares, or of float32 where it declares
+    float16 and is `wide`.
+    """
     name = type_name(var.dtype)
     shape = tuple(var.shape)
     if tuple(value.shape) != shape:

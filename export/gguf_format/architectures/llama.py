@@ -1,4 +1,6 @@
-"""GGUF `llama`: the converter interleaves the rows of every query and key head, because llama.cpp rotates neighbours."""
+"""GGUF `llama`: the converter interleaves the rows of every query and key head, because llama.cpp rotates
+neighbours.
+"""
 
 from __future__ import annotations
 

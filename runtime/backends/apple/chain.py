@@ -1,4 +1,6 @@
-"""A model whose layers are in one engine, or in several that run one after the other: to those who call it, one set of functions either way."""
+"""A model whose layers are in one engine, or in several that run one after the other: to those who call it, one set of
+functions either way.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,17 @@ _CACHES = ("cache", "rows")
 
 
 class Chain(Functions):
-    """Every call goes through the engines in order. Each gets what it asks for by name, of what the caller or an earlier one gives."""
+    """Every call goes through the engines in order.
+
+    Each gets what it asks for by name, of what the caller or an earlier one gives.
+    """
 
     def __init__(self, record: ModelRecord, engines: Mapping[str, Functions], taps: Sequence[int]) -> None:
         """`engines` by the file that holds them; `taps` are the layers whose outputs are joined, in list order."""
         self._engines = dict(engines)
-        self._links = {parts[0].function: [_Link(self._engines[graph.file], graph) for graph in parts] for parts in calls(record)}
+        self._links = {
+            parts[0].function: [_Link(self._engines[graph.file], graph) for graph in parts] for parts in calls(record)
+        }
         self._taps = [tap_port(layer) for layer in taps]
 
     def call(self, function: str, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
@@ -55,7 +62,10 @@ class _Link:
 def whole(manifest: Manifest) -> Manifest:
     """`manifest` as if every model were one engine: one graph for each call, with the ports that its caller sees."""
     models = (manifest.target, manifest.drafter)
-    target, drafter = (msgspec.structs.replace(model, graphs=[_whole(parts, manifest.pairing.taps) for parts in calls(model)]) for model in models)
+    target, drafter = (
+        msgspec.structs.replace(model, graphs=[_whole(parts, manifest.pairing.taps) for parts in calls(model)])
+        for model in models
+    )
     return msgspec.structs.replace(manifest, target=target, drafter=drafter)
 
 

@@ -1,4 +1,7 @@
-"""Target and drafter on engines of static width that keep their cache as a state: padding, choice of width, taps. Knows no library."""
+"""Target and drafter on engines of static width that keep their cache as a state: padding, choice of width, taps.
+
+Knows no library.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,12 @@ class StaticTarget(TargetEngine):
     def __init__(self, manifest: Manifest, functions: Functions) -> None:
         (self._prefill,) = _of_role(manifest.target, "prefill")[:1]
         self._widths = [*_of_role(manifest.target, "decode"), *_of_role(manifest.target, "verify")]
-        super().__init__(context=manifest.context, vocab=manifest.target.vocab, widest=_rows(self._prefill), exact_width=manifest.requires.exact_width)
+        super().__init__(
+            context=manifest.context,
+            vocab=manifest.target.vocab,
+            widest=_rows(self._prefill),
+            exact_width=manifest.requires.exact_width,
+        )
         self._functions: Functions | None = functions
         taps = next(port for port in self._prefill.outputs if port.name == "taps")
         self._taps = np.zeros((self.widest, int(taps.shape[2])), taps.dtype)
@@ -58,11 +66,15 @@ class StaticTarget(TargetEngine):
     def _taps_impl(self) -> Array:
         return self._taps
 
-    def _run(self, graph: GraphRecord, tokens: Sequence[int], position: int, more: Mapping[str, Array]) -> Mapping[str, Array]:
+    def _run(
+        self, graph: GraphRecord, tokens: Sequence[int], position: int, more: Mapping[str, Array]
+    ) -> Mapping[str, Array]:
         # The padding lies past every real row: none of them sees it, and the cache is long enough for it.
         padded = np.zeros((1, _rows(graph)), np.int32)
         padded[0, : len(tokens)] = tokens
-        return _opened(self._functions).call(_name(graph), {"tokens": padded, "position": np.array([position], np.int32), **more})
+        return _opened(self._functions).call(
+            _name(graph), {"tokens": padded, "position": np.array([position], np.int32), **more}
+        )
 
 
 class StaticDrafter(DrafterEngine):
@@ -92,7 +104,9 @@ class StaticDrafter(DrafterEngine):
         graph = _narrowest(self._drafts, width)
         block = np.full((1, _rows(graph)), self._mask_id, np.int32)
         block[0, 0] = anchor
-        results = _opened(self._functions).call(_name(graph), {"block": block, "position": np.array([position], np.int32)})
+        results = _opened(self._functions).call(
+            _name(graph), {"block": block, "position": np.array([position], np.int32)}
+        )
         rows = [int(row) for row in results["proposals"][0, : width - 1]]
         return rows if self._ids is None else [self._ids[row] for row in rows]
 
@@ -101,7 +115,11 @@ def engine_file(model: ModelRecord) -> str:
     """The one engine of `model`. Raises `BundleError` where its graphs are in several."""
     files = {graph.file for graph in model.graphs}
     if len(files) != 1:
-        raise BundleError(f"{model.name} has {len(files)} engines", why="this back-end keeps all graphs of a model in one", fix="build the bundle again")
+        raise BundleError(
+            f"{model.name} has {len(files)} engines",
+            why="this back-end keeps all graphs of a model in one",
+            fix="build the bundle again",
+        )
     return files.pop()
 
 
@@ -109,14 +127,18 @@ def state_ports(model: ModelRecord) -> dict[str, tuple[tuple[int, ...], str]]:
     """Shape and dtype of every state of `model`, by name."""
     graph = model.graphs[0]
     names = {taken for taken, given in graph.caches if taken == given}
-    return {port.name: (tuple(int(size) for size in port.shape), port.dtype) for port in graph.inputs if port.name in names}
+    return {
+        port.name: (tuple(int(size) for size in port.shape), port.dtype) for port in graph.inputs if port.name in names
+    }
 
 
 def _of_role(model: ModelRecord, role: str) -> list[GraphRecord]:
     """Graphs of one role, narrowest first. Raises `BundleError` where there is none."""
     found = sorted((graph for graph in model.graphs if graph.role == role and graph.rows is not None), key=_rows)
     if not found:
-        raise BundleError(f"{model.name} has no {role} graph", why="bundles of this back-end have one", fix="build the bundle again")
+        raise BundleError(
+            f"{model.name} has no {role} graph", why="bundles of this back-end have one", fix="build the bundle again"
+        )
     return found
 
 
@@ -130,11 +152,15 @@ def _rows(graph: GraphRecord) -> int:
 
 def _name(graph: GraphRecord) -> str:
     if graph.function is None:
-        raise BundleError(f"the {graph.role} graph of {graph.rows} rows names no entry point", fix="build the bundle again")
+        raise BundleError(
+            f"the {graph.role} graph of {graph.rows} rows names no entry point", fix="build the bundle again"
+        )
     return graph.function
 
 
 def _opened(functions: Functions | None) -> Functions:
     if functions is None:
-        raise UsageError("this session is closed", why="its engines and their memory are gone", fix="load the bundle again")
+        raise UsageError(
+            "this session is closed", why="its engines and their memory are gone", fix="load the bundle again"
+        )
     return functions

@@ -1,4 +1,7 @@
-"""Engines on Core AI: one `.aimodel` for the target and one for the drafter. Runs on a Mac and, on its CPU, on Linux."""
+"""Engines on Core AI: one `.aimodel` for the target and one for the drafter.
+
+Runs on a Mac and, on its CPU, on Linux.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +44,19 @@ def open_engines(bundle: Bundle, options: EngineOptions) -> Engines:
     """Target and drafter of `bundle`. See `Backend`; Core AI chooses its own device and threads."""
     refuse_loop(options)
     if options.provider != "cpu":
-        raise UsageError(f"provider={options.provider!r}", why="Core AI chooses the device by itself", fix="leave it out")
+        raise UsageError(
+            f"provider={options.provider!r}", why="Core AI chooses the device by itself", fix="leave it out"
+        )
     manifest = bundle.manifest
     target, drafter = (_Model(bundle.file(engine_file(model)), model) for model in (manifest.target, manifest.drafter))
     return Engines(StaticTarget(manifest, target), StaticDrafter(bundle, drafter))
 
 
 class _Model:
-    """The entry points of one `.aimodel`. The library speaks asyncio only: it gets a loop in a thread of its own, so that apps may have theirs."""
+    """The entry points of one `.aimodel`.
+
+    The library speaks asyncio only: it gets a loop in a thread of its own, so that apps may have theirs.
+    """
 
     def __init__(self, path: Path, record: ModelRecord) -> None:
         try:
@@ -62,13 +70,20 @@ class _Model:
         self._thread = Thread(target=self._loop.run_forever, name="coreai", daemon=True)
         self._thread.start()
         self._held = AsyncExitStack()
-        self._state = {name: self._runtime.NDArray(np.zeros(shape, dtype)) for name, (shape, dtype) in state_ports(record).items()}
+        self._state = {
+            name: self._runtime.NDArray(np.zeros(shape, dtype)) for name, (shape, dtype) in state_ports(record).items()
+        }
         names = [graph.function for graph in record.graphs if graph.function is not None]
         try:
             self._functions = self._wait(self._load(path, names))
         except Exception as fault:  # the library's exceptions share no base of their own
             self.close()
-            raise BundleError("Core AI cannot load an engine of the bundle", where=str(path), why=str(fault), fix="build the bundle again") from fault
+            raise BundleError(
+                "Core AI cannot load an engine of the bundle",
+                where=str(path),
+                why=str(fault),
+                fix="build the bundle again",
+            ) from fault
 
     def call(self, function: str, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
         """See `Functions`."""
@@ -79,7 +94,8 @@ class _Model:
     def close(self) -> None:
         """Release the model and end the thread.
 
-        The library's own threads let go of buffers a moment later, and need Python for that: one that finds it ending aborts the process.
+        The library's own threads let go of buffers a moment later, and need Python for that: one that finds it ending
+        aborts the process.
         """
         self._functions = {}
         self._state = {}

@@ -2,7 +2,8 @@
 
 Their caches are states of theirs, or, for the Neural Engine, arrays of the host's (`../apple/host_cache.py`).
 
-A package is compiled once per machine and kept: a raw one would be compiled again at every load, which takes minutes for a large model.
+A package is compiled once per machine and kept: a raw one would be compiled again at every load, which takes minutes
+for a large model.
 """
 
 from __future__ import annotations
@@ -44,19 +45,27 @@ def installed() -> Installed:
 
 
 def open_engines(bundle: Bundle, options: EngineOptions) -> Engines:
-    """Target and drafter of `bundle`. See `Backend`; Core ML runs them on the GPU or the Neural Engine, as they were built, or on the CPU.
+    """Target and drafter of `bundle`. See `Backend`; Core ML runs them on the GPU or the Neural Engine, as they were
+    built, or on the CPU.
 
     Raises `IncompatibleError` on anything but a Mac, and where the bundle would not fit its memory.
     """
     refuse_loop(options)
     if options.provider != "cpu":
-        raise UsageError(f"provider={options.provider!r}", why="Core ML chooses between the GPU and the CPU by itself", fix="leave it out")
+        raise UsageError(
+            f"provider={options.provider!r}",
+            why="Core ML chooses between the GPU and the CPU by itself",
+            fix="leave it out",
+        )
     library = _import_library()
     manifest = bundle.manifest
     check_fits(sum(manifest.sizes.values()), _state_bytes(manifest))
     units = _UNITS.get(str(manifest.config.get("cache_policy", "gpu-state")))
     if units is None:
-        raise IncompatibleError("the bundle's cache policy is one this version does not know", fix="run `pip install --upgrade dflash-compile`")
+        raise IncompatibleError(
+            "the bundle's cache policy is one this version does not know",
+            fix="run `pip install --upgrade dflash-compile`",
+        )
     target = Chain(manifest.target, _packages(library, bundle, manifest.target, units), manifest.pairing.taps)
     drafter = Chain(manifest.drafter, _packages(library, bundle, manifest.drafter, units), ())
     seen = whole(manifest)
@@ -74,17 +83,26 @@ def _packages(library: Any, bundle: Bundle, model: ModelRecord, units: str) -> d
 
 
 class _Model:
-    """The functions of one package. They are instances of their own to Core ML, and one state made by the first, if they have any, serves them all."""
+    """The functions of one package.
+
+    They are instances of their own to Core ML, and one state made by the first, if they have any, serves them all.
+    """
 
     def __init__(self, library: Any, compiled: Path, record: ModelRecord, compute: str) -> None:
         names = [graph.function for graph in record.graphs if graph.function is not None]
         units = getattr(library.ComputeUnit, compute)
         try:
-            self._functions = {name: library.models.CompiledMLModel(str(compiled), compute_units=units, function_name=name) for name in names}
+            self._functions = {
+                name: library.models.CompiledMLModel(str(compiled), compute_units=units, function_name=name)
+                for name in names
+            }
             self._state = self._functions[names[0]].make_state() if state_ports(record) else None
         except Exception as fault:  # the library's exceptions share no base of their own
             raise BundleError(
-                "Core ML cannot load an engine of the bundle", where=str(compiled), why=str(fault), fix=f"delete {compiled} and try again, or build again"
+                "Core ML cannot load an engine of the bundle",
+                where=str(compiled),
+                why=str(fault),
+                fix=f"delete {compiled} and try again, or build again",
             ) from fault
 
     def call(self, function: str, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
@@ -105,13 +123,17 @@ def _import_library() -> Any:
         raise IncompatibleError("coremltools cannot be imported", why=str(fault), fix=f"run: {INSTALL}") from fault
     if getattr(library.models.model, "_MLModelProxy", None) is None:
         raise IncompatibleError(
-            "Core ML runs on a Mac only", why="this coremltools has no Core ML beneath it", fix="load the bundle on a Mac with macOS 15 or later"
+            "Core ML runs on a Mac only",
+            why="this coremltools has no Core ML beneath it",
+            fix="load the bundle on a Mac with macOS 15 or later",
         )
     return library
 
 
 def _compiled(library: Any, package: Path, digest: str) -> Path:
-    """The compiled form of `package`, made on first use and found by `digest` afterwards; a package that changed is another one."""
+    """The compiled form of `package`, made on first use and found by `digest` afterwards; a package that changed is
+    another one.
+    """
     folder = Path(os.environ.get(_CACHE) or Path.home() / "Library" / "Caches" / "dflash-compile")
     place = folder / f"{package.stem}-{digest}.mlmodelc"
     if not place.is_dir():

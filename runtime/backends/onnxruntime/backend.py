@@ -1,4 +1,5 @@
-"""Engines on ONNX Runtime: one target graph with a free row count, and the drafter's inject and draft graphs over one draft cache.
+"""Engines on ONNX Runtime: one target graph with a free row count, and the drafter's inject and draft graphs over one
+draft cache.
 
 The target writes its taps where inject reads them; logits stay where they are written and only their argmax leaves.
 """
@@ -60,32 +61,46 @@ class _Maker:
         return Buffer(self.library, self.device, shape, dtype)
 
     def _open(self, file: Path) -> Any:
-        return open_engine(self.library, file, session_options(self.library, self._threads), providers(self.library, self.device))
+        return open_engine(
+            self.library, file, session_options(self.library, self._threads), providers(self.library, self.device)
+        )
 
     def _record(self, model: ModelRecord, role: str) -> GraphRecord:
         for graph in model.graphs:
             if graph.role == role and graph.rows is None:
                 return graph
-        raise BundleError(f"{model.name} has no {role} graph with a free row count", why="ONNX Runtime bundles have one", fix="build the bundle again")
+        raise BundleError(
+            f"{model.name} has no {role} graph with a free row count",
+            why="ONNX Runtime bundles have one",
+            fix="build the bundle again",
+        )
 
 
 class _Target(TargetEngine):
     """Logits of every row to verify; of the last one, `exact_width` times, to prefill.
 
-    The head, too, may round otherwise on one row: asked for as many as the narrowest verify has, it gives the same choice after a prompt as a
-    verify of the same row would.
+    The head, too, may round otherwise on one row: asked for as many as the narrowest verify has, it gives the same
+    choice after a prompt as a verify of the same row would.
     """
 
     def __init__(self, maker: _Maker) -> None:
         manifest = maker.manifest
         block, narrowest = manifest.pairing.block, manifest.requires.exact_width
         self._graph: Graph | None = maker.graph(manifest.target, "target")
-        # Products of four bits take rows two by two: the last of an odd number rounds as a single row does, as narrower calls do at every precision.
+        # Products of four bits take rows two by two: the last of an odd number rounds as a single row does, as narrower
+        # calls do at every precision.
         multiple = narrowest
         widest = self._graph.narrowed(-(-max(min(_CHUNK, manifest.context), block) // multiple) * multiple)
         ports = self._graph.ports
         hidden = _size(ports["embeds"].shape[2]) if "embeds" in ports else None
-        super().__init__(context=manifest.context, vocab=manifest.target.vocab, widest=widest, exact_width=narrowest, multiple=multiple, embeds=hidden)
+        super().__init__(
+            context=manifest.context,
+            vocab=manifest.target.vocab,
+            widest=widest,
+            exact_width=narrowest,
+            multiple=multiple,
+            embeds=hidden,
+        )
         self._width = _size(ports["taps"].shape[2])
         self._caches = self._graph.cache_buffers(maker.library, maker.device)
         _check_length(self._graph, self._caches, manifest.context)
@@ -121,18 +136,30 @@ class _Target(TargetEngine):
     def _taps_impl(self) -> Buffer:
         return self._taps
 
-    def _run(self, tokens: Sequence[int], position: int, pick: Buffer, picked: int, keep: int, given: bool = False) -> list[int]:
+    def _run(
+        self, tokens: Sequence[int], position: int, pick: Buffer, picked: int, keep: int, given: bool = False
+    ) -> list[int]:
         graph = _opened(self._graph)
         rows = len(tokens)
-        key, taps = (rows, picked, pick is self._every, given), (self._taps.behind(keep * self._width), (1, rows, self._width))
+        key, taps = (
+            (rows, picked, pick is self._every, given),
+            (self._taps.behind(keep * self._width), (1, rows, self._width)),
+        )
         if not graph.prepared(key):
             graph.bind(
                 key,
-                {"tokens": (self._tokens, (1, rows)), "position": (self._position, (1,)), "pick": (pick, (picked,)), **self._embeds_views(rows, given)},
+                {
+                    "tokens": (self._tokens, (1, rows)),
+                    "position": (self._position, (1,)),
+                    "pick": (pick, (picked,)),
+                    **self._embeds_views(rows, given),
+                },
                 {"logits": (self._logits, (1, picked, self.vocab)), "taps": taps},
                 self._caches,
             )
-        elif self._kept[key] != keep:  # all else stays where it was: to bind every port of every layer takes a hundred times as long
+        elif (
+            self._kept[key] != keep
+        ):  # all else stays where it was: to bind every port of every layer takes a hundred times as long
             graph.move(key, "taps", taps)
         self._kept[key] = keep
         self._tokens.write(tokens)
@@ -163,7 +190,10 @@ class _RowsIn:
 
     def views(self, rows: int, given: bool) -> dict[str, View]:
         """Ports of the target's graph for a call of `rows` rows, some of which are `given` or none."""
-        return {"embeds": (self._rows, (1, rows, self._hidden)), "given": (self._given if given else self._none, (1, rows))}
+        return {
+            "embeds": (self._rows, (1, rows, self._hidden)),
+            "given": (self._given if given else self._none, (1, rows)),
+        }
 
 
 class _Drafter(DrafterEngine):
@@ -175,7 +205,11 @@ class _Drafter(DrafterEngine):
         self._draft: Graph | None = maker.graph(model, "draft")
         self._caches = self._draft.cache_buffers(maker.library, maker.device)
         _check_length(self._draft, self._caches, maker.manifest.context)
-        super().__init__(context=maker.manifest.context, block=pairing.block, widest=self._inject.narrowed(max(_CHUNK, pairing.block)))
+        super().__init__(
+            context=maker.manifest.context,
+            block=pairing.block,
+            widest=self._inject.narrowed(max(_CHUNK, pairing.block)),
+        )
         self._mask_id = pairing.mask_id
         self._ids = maker.draft_ids
         self._width = _size(self._inject.ports["taps"].shape[2])
@@ -184,7 +218,11 @@ class _Drafter(DrafterEngine):
         self._block = maker.buffer((pairing.block,), "int32")
         self._block.write([pairing.mask_id] * pairing.block)
         self._logits = maker.buffer((pairing.block - 1, self._vocab), self._draft.ports["logits"].dtype)
-        self._drafted, self._chosen, self._odds = np.empty((0, self._vocab)), list[int](), np.empty(self._vocab, np.float32)
+        self._drafted, self._chosen, self._odds = (
+            np.empty((0, self._vocab)),
+            list[int](),
+            np.empty(self._vocab, np.float32),
+        )
 
     def close(self) -> None:
         self._inject = self._draft = None
@@ -194,7 +232,9 @@ class _Drafter(DrafterEngine):
         graph = _opened(self._inject)
         key = (memory.address, rows)
         if not graph.prepared(key):
-            graph.bind(key, {"taps": (memory, (1, rows, self._width)), "position": (self._position, (1,))}, {}, self._caches)
+            graph.bind(
+                key, {"taps": (memory, (1, rows, self._width)), "position": (self._position, (1,))}, {}, self._caches
+            )
         self._position.write((position,))
         graph.run(key)
 
@@ -218,7 +258,9 @@ class _Drafter(DrafterEngine):
         return list(self._chosen) if self._ids is None else [self._ids[row] for row in self._chosen]
 
     def _chance_impl(self, slot: int) -> float:
-        """Softmax of the logits at the choice, over the tokens that the drafter can propose; 0 where the largest is infinite or not a number."""
+        """Softmax of the logits at the choice, over the tokens that the drafter can propose; 0 where the largest is
+        infinite or not a number.
+        """
         row, odds = self._drafted[slot], self._odds
         top = row[self._chosen[slot]]
         if not isfinite(top):
@@ -236,13 +278,17 @@ def _choices(logits: NDArray[Any]) -> list[int]:
 
 def _opened(graph: Graph | None) -> Graph:
     if graph is None:
-        raise UsageError("this session is closed", why="its engines and their memory are gone", fix="load the bundle again")
+        raise UsageError(
+            "this session is closed", why="its engines and their memory are gone", fix="load the bundle again"
+        )
     return graph
 
 
 def _size(dimension: int | str) -> int:
     if not isinstance(dimension, int):
-        raise BundleError(f"the width {dimension!r} is not a number", why="only row counts may be free", fix="build the bundle again")
+        raise BundleError(
+            f"the width {dimension!r} is not a number", why="only row counts may be free", fix="build the bundle again"
+        )
     return dimension
 
 
@@ -250,4 +296,7 @@ def _check_length(graph: Graph, caches: dict[str, Buffer], context: int) -> None
     """Caches that are no rings hold at least `context` rows: [1, kv, L, head_dim]."""
     for name, buffer in caches.items():
         if len(buffer.shape) != 4 or (buffer.shape[2] < context and name not in graph.rings):
-            raise BundleError(f"the cache {name} has the shape {list(buffer.shape)}, too short for a context of {context}", fix="build the bundle again")
+            raise BundleError(
+                f"the cache {name} has the shape {list(buffer.shape)}, too short for a context of {context}",
+                fix="build the bundle again",
+            )

@@ -1,6 +1,8 @@
-"""One ONNX Runtime session with all its memory reserved: buffers at fixed addresses, one binding kept for every shape it has run.
+"""One ONNX Runtime session with all its memory reserved: buffers at fixed addresses, one binding kept for every shape
+it has run.
 
-A run writes a few integers in place and starts; nothing is allocated and nothing copied. Cache inputs and outputs are the same memory.
+A run writes a few integers in place and starts; nothing is allocated and nothing copied. Cache inputs and outputs are
+the same memory.
 """
 
 from __future__ import annotations
@@ -18,15 +20,27 @@ from ...bundle.manifest import GraphRecord, PortRecord
 from ...errors import BundleError, IncompatibleError
 
 _DTYPES: Mapping[str, Any] = {"float32": np.float32, "float16": np.float16, "int32": np.int32, "int64": np.int64}
-_ORT_TYPES = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(bfloat16)": "bfloat16", "tensor(int32)": "int32", "tensor(int64)": "int64"}
+_ORT_TYPES = {
+    "tensor(float)": "float32",
+    "tensor(float16)": "float16",
+    "tensor(bfloat16)": "bfloat16",
+    "tensor(int32)": "int32",
+    "tensor(int64)": "int64",
+}
 
 
 class Buffer:
-    """A fixed piece of zeroed memory, on the host or on a device. Ports see its front, in a shape of theirs: `Graph.bind`."""
+    """A fixed piece of zeroed memory, on the host or on a device.
+
+    Ports see its front, in a shape of theirs: `Graph.bind`.
+    """
 
     def __init__(self, library: Any, device: str, shape: tuple[int, ...], dtype: str) -> None:
         if dtype not in _DTYPES:
-            raise IncompatibleError(f"tensors of {dtype} cannot be handed to ONNX Runtime from here", fix="build the bundle with another precision")
+            raise IncompatibleError(
+                f"tensors of {dtype} cannot be handed to ONNX Runtime from here",
+                fix="build the bundle with another precision",
+            )
         self.device, self.shape, self.dtype = device, shape, _DTYPES[dtype]
         zeros = _aligned_zeros(shape, self.dtype)
         self._value = library.OrtValue.ortvalue_from_numpy(zeros, device, 0)
@@ -78,7 +92,10 @@ class Graph:
     """A session and its bindings."""
 
     def __init__(self, session: Any, file: Path, record: GraphRecord) -> None:
-        """`session` was opened from `file`, or from another form of it. Raises `BundleError` where its ports are not those of `record`."""
+        """`session` was opened from `file`, or from another form of it.
+
+        Raises `BundleError` where its ports are not those of `record`.
+        """
         self._session = session
         self._bindings: dict[tuple[int, ...], tuple[Any, list[Buffer | Place]]] = {}
         self.ports = {port.name: port for port in (*record.inputs, *record.outputs)}
@@ -90,7 +107,9 @@ class Graph:
 
     def cache_buffers(self, library: Any, device: str) -> dict[str, Buffer]:
         """Zeroed memory for every cache of this graph, by input name."""
-        return {name: Buffer(library, device, _static(self.ports[name]), self.ports[name].dtype) for name, _ in self._caches}
+        return {
+            name: Buffer(library, device, _static(self.ports[name]), self.ports[name].dtype) for name, _ in self._caches
+        }
 
     def narrowed(self, rows: int) -> int:
         """`rows`, or the most that a call may have where rings limit them."""
@@ -100,15 +119,24 @@ class Graph:
         """Whether a binding under `key` exists."""
         return key in self._bindings
 
-    def bind(self, key: tuple[int, ...], inputs: Mapping[str, View], outputs: Mapping[str, View], caches: Mapping[str, Buffer]) -> None:
-        """Keep a binding under `key`: each port to the front of a buffer, seen in a shape; each cache in and out to the same buffer."""
+    def bind(
+        self,
+        key: tuple[int, ...],
+        inputs: Mapping[str, View],
+        outputs: Mapping[str, View],
+        caches: Mapping[str, Buffer],
+    ) -> None:
+        """Keep a binding under `key`: each port to the front of a buffer, seen in a shape; each cache in and out to the
+        same buffer.
+        """
         binding = self._session.io_binding()
         shared = {name: (caches[name], caches[name].shape) for name, _ in self._caches}
         for name, (buffer, shape) in {**inputs, **shared}.items():
             binding.bind_input(name, buffer.device, 0, buffer.dtype, shape, buffer.address)
         for name, (buffer, shape) in {**outputs, **{out: shared[name] for name, out in self._caches}}.items():
             binding.bind_output(name, buffer.device, 0, buffer.dtype, shape, buffer.address)
-        # A binding knows addresses only: the buffers must outlive a run, also where another thread closes the engine meanwhile.
+        # A binding knows addresses only: the buffers must outlive a run, also where another thread closes the engine
+        # meanwhile.
         self._bindings[key] = binding, [buffer for buffer, _ in (*inputs.values(), *outputs.values(), *shared.values())]
 
     def move(self, key: tuple[int, ...], name: str, view: View) -> None:
@@ -133,7 +161,9 @@ def _aligned_zeros(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
 def _static(port: PortRecord) -> tuple[int, ...]:
     sizes = tuple(size for size in port.shape if isinstance(size, int))
     if len(sizes) != len(port.shape):
-        raise BundleError(f"the cache {port.name} has no fixed size", where=str(port.shape), fix="build the bundle again")
+        raise BundleError(
+            f"the cache {port.name} has no fixed size", where=str(port.shape), fix="build the bundle again"
+        )
     return sizes
 
 
@@ -152,8 +182,14 @@ def _check_ports(file: Path, promised: list[PortRecord], found: Any) -> None:
                 fix="build the bundle again",
             )
     if real:
-        raise BundleError(f"an engine has ports the manifest does not list: {', '.join(sorted(real))}", where=str(file), fix="build the bundle again")
+        raise BundleError(
+            f"an engine has ports the manifest does not list: {', '.join(sorted(real))}",
+            where=str(file),
+            fix="build the bundle again",
+        )
 
 
 def _fits(promised: list[int | str], found: list[int | str | None]) -> bool:
-    return len(promised) == len(found) and all(not (isinstance(a, int) and isinstance(b, int)) or a == b for a, b in zip(promised, found, strict=True))
+    return len(promised) == len(found) and all(
+        not (isinstance(a, int) and isinstance(b, int)) or a == b for a, b in zip(promised, found, strict=True)
+    )

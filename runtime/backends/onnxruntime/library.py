@@ -45,12 +45,15 @@ def import_library() -> Any:
         return import_module("onnxruntime")
     except ImportError as fault:
         raise IncompatibleError(
-            "ONNX Runtime cannot be imported", why=str(fault), fix=f'run: {INSTALL}   (with an NVIDIA GPU: pip install "dflash-compile[cuda]")'
+            "ONNX Runtime cannot be imported",
+            why=str(fault),
+            fix=f'run: {INSTALL}   (with an NVIDIA GPU: pip install "dflash-compile[cuda]")',
         ) from fault
 
 
 def choose_provider(library: Any, options: EngineOptions) -> tuple[str, tuple[str, ...]]:
-    """The device family that will run, and a note where it is not the one asked for: the library lacks it, or the machine does.
+    """The device family that will run, and a note where it is not the one asked for: the library lacks it, or the
+    machine does.
 
     Raises `UsageError` for a family that does not exist.
     """
@@ -75,7 +78,10 @@ def choose_provider(library: Any, options: EngineOptions) -> tuple[str, tuple[st
 
 
 def _unusable(library: Any, device: str) -> str | None:
-    """Why nothing can be put on `device`, or None where it can. A session would fall back by itself, with a line on standard error only."""
+    """Why nothing can be put on `device`, or None where it can.
+
+    A session would fall back by itself, with a line on standard error only.
+    """
     try:
         library.OrtValue.ortvalue_from_numpy(np.zeros(1, np.int32), device, 0)
     except Exception as fault:  # the library's exceptions share no base of their own
@@ -84,10 +90,12 @@ def _unusable(library: Any, device: str) -> str | None:
 
 
 def session_options(library: Any, threads: int | None) -> Any:
-    """Options of a session with `threads` workers (default: every core this process may use) that rest as soon as a run ends.
+    """Options of a session with `threads` workers (default: every core this process may use) that rest as soon as a run
+    ends.
 
-    Idle workers that spin slow whichever session works: with three sessions taking turns a cycle took 2.5 times as long (docs/benchmarks.md). One
-    pool for the whole process is as fast, but then the app's own sessions fail unless they ask for it too.
+    Idle workers that spin slow whichever session works: with three sessions taking turns a cycle took 2.5 times as long
+    (docs/benchmarks.md). One pool for the whole process is as fast, but then the app's own sessions fail unless they
+    ask for it too.
     """
     options = library.SessionOptions()
     options.intra_op_num_threads = threads or available_cores()
@@ -97,7 +105,10 @@ def session_options(library: Any, threads: int | None) -> Any:
 
 
 def open_session(library: Any, file: Path, options: Any, chosen: list[str]) -> Any:
-    """The session of `file`, on the app's own pool where the app made one for the whole process. Raises what ONNX Runtime raises."""
+    """The session of `file`, on the app's own pool where the app made one for the whole process.
+
+    Raises what ONNX Runtime raises.
+    """
     try:
         return library.InferenceSession(str(file), options, providers=chosen)
     except Exception as fault:  # the library's exceptions share no base of their own

@@ -1,8 +1,9 @@
-"""Engines whose weights are packed for this machine's kernels already, kept in the cache and mapped into memory from there.
+"""Engines whose weights are packed for this machine's kernels already, kept in the cache and mapped into memory from
+there.
 
-ONNX Runtime packs weights anew whenever it loads an engine, into memory of its own. A packed form on disk is shared by all processes that run it,
-and the system may drop its pages. It is made by the first load, is used only where it answers as the engine itself does, and is never needed: whatever
-goes wrong with it, the engine of the bundle is there.
+ONNX Runtime packs weights anew whenever it loads an engine, into memory of its own. A packed form on disk is shared by
+all processes that run it, and the system may drop its pages. It is made by the first load, is used only where it
+answers as the engine itself does, and is never needed: whatever goes wrong with it, the engine of the bundle is there.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class PackedEngines:
         except OSError as fault:
             self._note(f"{fault.strerror or fault}, at {self._cache}")
         except Exception as fault:  # ONNX Runtime's exceptions share no base of their own
-            # A full disk, a damaged entry, or one from another processor that looks like this: the next load makes it anew.
+            # A full disk, a damaged entry, or one from another processor that looks like this: the next load makes it
+            # anew.
             entry.remove()
             self._note(shorten(str(fault), 200))
         return None
@@ -83,7 +85,9 @@ class PackedEngines:
         """A session of the bundle's own engine that has written its packed form to `place`."""
         options = session_options(self._library, self._threads)
         options.optimized_model_filepath = str(place)
-        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", f"{place.name}.data")
+        options.add_session_config_entry(
+            "session.optimized_model_external_initializers_file_name", f"{place.name}.data"
+        )
         options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
         options.add_session_config_entry("session.save_external_prepacked_constant_initializers", "1")
         return open_session(self._library, self._bundle.file(record.file), options, providers(self._library, "cpu"))
@@ -92,9 +96,18 @@ class PackedEngines:
         return trial(self._library, Graph(session, self._bundle.file(record.file), record), record)
 
     def _key(self, record: GraphRecord) -> str:
-        """Of everything that decides what an entry holds: no two bundles, versions or kinds of processor ever share one."""
+        """Of everything that decides what an entry holds: no two bundles, versions or kinds of processor ever share
+        one.
+        """
         hashes = [f"{name} {self._bundle.manifest.files[name]}" for name in sorted(self._files(record))]
-        parts = [str(_FORM), self._library.__version__, self._library.get_build_info(), *processor(), record.file, *hashes]
+        parts = [
+            str(_FORM),
+            self._library.__version__,
+            self._library.get_build_info(),
+            *processor(),
+            record.file,
+            *hashes,
+        ]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:40]
 
     def _files(self, record: GraphRecord) -> list[str]:
@@ -103,4 +116,6 @@ class PackedEngines:
         return [name for name in self._bundle.manifest.files if PurePosixPath(name).is_relative_to(folder)]
 
     def _note(self, why: str) -> None:
-        self._notes[f"Packed weights are not kept on this machine ({why}): loading takes longer, and more memory."] = None
+        self._notes[f"Packed weights are not kept on this machine ({why}): loading takes longer, and more memory."] = (
+            None
+        )

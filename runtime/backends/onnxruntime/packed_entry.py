@@ -68,7 +68,8 @@ class Entry:
     def staged(self) -> Iterator[Entry]:
         """Another entry to write to, which becomes this one when the block ends.
 
-        Where another process was quicker, its entry stays; whatever was there and is not whole makes way. Raises `OSError`.
+        Where another process was quicker, its entry stays; whatever was there and is not whole makes way. Raises
+        `OSError`.
         """
         staging = Entry(self.folder.with_name(f".{self.folder.name}.{secrets.token_hex(4)}"))
         staging.usable = True
@@ -110,7 +111,9 @@ class Entry:
         self._write(_Record(files, self.usable))
 
     def _contents(self) -> list[Path]:
-        return [path for path in self.folder.iterdir() if path.name != _RECORD and not path.name.startswith(f".{_RECORD}")]
+        return [
+            path for path in self.folder.iterdir() if path.name != _RECORD and not path.name.startswith(f".{_RECORD}")
+        ]
 
     def _write(self, record: _Record) -> None:
         write(self.folder / _RECORD, msgspec.json.encode(record))

@@ -7,15 +7,23 @@ import platform
 from pathlib import Path
 
 _CPUINFO = Path("/proc/cpuinfo")
-# The lines of Linux's account that say which instructions there are; the others differ from core to core and from moment to moment.
+# The lines of Linux's account that say which instructions there are; the others differ from core to core and from
+# moment to moment.
 _TELLING = frozenset(
-    "vendor_id|cpu family|model|model name|stepping|flags|CPU implementer|CPU architecture|CPU variant|CPU part|Features|isa|uarch|cpu".split("|")
+    "vendor_id|cpu family|model|model name|stepping|flags|CPU implementer|CPU architecture|CPU variant|CPU"
+    " part|Features|isa|uarch|cpu".split("|")
 )
 
 
 def processor() -> tuple[str, ...]:
     """Architecture, and the model and instruction sets of every kind of core, as far as the system tells."""
-    return (platform.system(), platform.machine(), platform.processor(), os.environ.get("PROCESSOR_IDENTIFIER", ""), *sorted(_cores()))
+    return (
+        platform.system(),
+        platform.machine(),
+        platform.processor(),
+        os.environ.get("PROCESSOR_IDENTIFIER", ""),
+        *sorted(_cores()),
+    )
 
 
 def _cores() -> set[str]:

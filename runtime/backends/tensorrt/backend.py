@@ -23,10 +23,13 @@ from .plan import Library, Plan
 __all__ = ["INSTALL", "commit_file", "installed", "open_engines"]
 
 _MODULES = {"tensorrt-rtx": "tensorrt_rtx", "tensorrt": "tensorrt"}
-_NOT_CAPTURED = "This TensorRT cannot capture the engines into one graph: each captures itself, and a cycle takes several launches."
+_NOT_CAPTURED = (
+    "This TensorRT cannot capture the engines into one graph: each captures itself, and a cycle takes several launches."
+)
 
 _ROUNDS_OTHERWISE = (
-    "On this GPU a verify of {rows} rows rounds otherwise than one of {block}: it is not used, since the text must not depend on how wide a cycle is."
+    "On this GPU a verify of {rows} rows rounds otherwise than one of {block}: it is not used, since the text must not"
+    " depend on how wide a cycle is."
 )
 
 
@@ -41,13 +44,18 @@ def loop_file(arch: str) -> str:
 
 
 def open_engines(bundle: Bundle, options: EngineOptions) -> Engines:
-    """Target, drafter and cycle of `bundle`. See `Backend`. Raises `IncompatibleError` for a GPU that the bundle has no engines for."""
+    """Target, drafter and cycle of `bundle`. See `Backend`.
+
+    Raises `IncompatibleError` for a GPU that the bundle has no engines for.
+    """
     device = CudaDevice()
     check_architecture(bundle, device.arch, device.name)
     cycles = options.device_loop
     if cycles is not None:
         check_loop(bundle, device.arch)
-    library = Library(_MODULES[bundle.manifest.requires.package], device, jit_cache_file(bundle, device.arch, device.name))
+    library = Library(
+        _MODULES[bundle.manifest.requires.package], device, jit_cache_file(bundle, device.arch, device.name)
+    )
 
     def load(record: GraphRecord, whole_graph: bool) -> Plan:
         return Plan(library, bundle.file(record.file), record, whole_graph)
@@ -63,14 +71,20 @@ def open_engines(bundle: Bundle, options: EngineOptions) -> Engines:
         try:
             return Kernels(device.kernel(file, "begin_loop"), device.kernel(file, "commit_loop"))
         except Exception as fault:  # the library raises its driver's errors as they are
-            raise IncompatibleError("the loop's kernels cannot be loaded", why=str(fault), fix="update the NVIDIA driver, or leave out device_loop") from fault
+            raise IncompatibleError(
+                "the loop's kernels cannot be loaded",
+                why=str(fault),
+                fix="update the NVIDIA driver, or leave out device_loop",
+            ) from fault
 
     commit = device.kernel(bundle.file(commit_file(device.arch)), "commit")
     return engines(pair, commit, tuple(notes), loop if cycles else None, cycles or 1)
 
 
 def check_architecture(bundle: Bundle, arch: str, name: str) -> None:
-    """Raises `IncompatibleError`, with the command that mends it, where `bundle` has no engines for the GPU called `name`."""
+    """Raises `IncompatibleError`, with the command that mends it, where `bundle` has no engines for the GPU called
+    `name`.
+    """
     found = sorted({graph.arch for graph in bundle.manifest.target.graphs if graph.arch})
     if arch not in found:
         raise IncompatibleError(
@@ -98,5 +112,7 @@ def jit_cache_file(bundle: Bundle, arch: str, name: str) -> Path:
     for file, content in sorted(bundle.manifest.files.items()):
         digest.update(f"{file} {content}\n".encode())
     base = Path(os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or Path.home() / ".cache")
-    kind = "-".join("".join(c if c.isalnum() else "_" for c in part) for part in (requires.package, requires.built_with, arch, name))
+    kind = "-".join(
+        "".join(c if c.isalnum() else "_" for c in part) for part in (requires.package, requires.built_with, arch, name)
+    )
     return base / "dflash-compile" / "tensorrt" / kind / f"{digest.hexdigest()[:16]}.bin"

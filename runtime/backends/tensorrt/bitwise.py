@@ -1,8 +1,10 @@
-"""Which widths of verify round as the widest does on this GPU. Only those may take turns: the text must not depend on how wide a cycle happens to be.
+"""Which widths of verify round as the widest does on this GPU. Only those may take turns: the text must not depend on
+how wide a cycle happens to be.
 
-Each width is a program of its own, and nothing promises that two programs add up in the same order. So each is tried against the widest on the same
-tokens at several places of the cache: choices, taps, and the last layer's K and V, which everything before it went into, must be equal bit for bit.
-What is not seen is the head's own rounding, but for the choices that come of it.
+Each width is a program of its own, and nothing promises that two programs add up in the same order. So each is tried
+against the widest on the same tokens at several places of the cache: choices, taps, and the last layer's K and V, which
+everything before it went into, must be equal bit for bit. What is not seen is the head's own rounding, but for the
+choices that come of it.
 """
 
 from __future__ import annotations

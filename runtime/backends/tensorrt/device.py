@@ -1,4 +1,7 @@
-"""What the runtime asks of a GPU, and cuda-core behind it. Everything else about TensorRT bundles is written against `Device`, not against CUDA."""
+"""What the runtime asks of a GPU, and cuda-core behind it.
+
+Everything else about TensorRT bundles is written against `Device`, not against CUDA.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +47,15 @@ class Device(Protocol):
         ...
 
     def read_into(self, pinned: NDArray[np.int32], address: int) -> None:
-        """As many integers as `pinned` has, from `address`, in order with everything else; there once a later mark has passed."""
+        """As many integers as `pinned` has, from `address`, in order with everything else; there once a later mark has
+        passed.
+        """
         ...
 
     def kernel(self, cubin: Path, name: str) -> Callable[[Sequence[int]], None]:
-        """A function that puts one launch of the kernel, one thread, on the stream; its arguments are addresses or integers, all 64 bits."""
+        """A function that puts one launch of the kernel, one thread, on the stream; its arguments are addresses or
+        integers, all 64 bits.
+        """
         ...
 
     def record(self, work: Callable[[], None]) -> Launch:
@@ -56,10 +63,11 @@ class Device(Protocol):
         ...
 
     def record_loop(self, before: Callable[[], None], body: Callable[[int], None], after: Callable[[], None]) -> Launch:
-        """One graph as well, in which what `body` puts on the stream runs again and again, at least once, until a kernel of it says that it is enough.
+        """One graph as well, in which what `body` puts on the stream runs again and again, at least once, until a
+        kernel of it says that it is enough.
 
-        `body` is given the handle by which such a kernel says so. Raises `IncompatibleError` where the driver or the work allows no such graph; the
-        device is as it was then.
+        `body` is given the handle by which such a kernel says so. Raises `IncompatibleError` where the driver or the
+        work allows no such graph; the device is as it was then.
         """
         ...
 
@@ -84,7 +92,10 @@ class CudaDevice:
             raise IncompatibleError(
                 "no NVIDIA GPU can be used here",
                 why=str(fault),
-                fix="install the newest NVIDIA driver and run `nvidia-smi`; with no such GPU build with --backend onnxruntime",
+                fix=(
+                    "install the newest NVIDIA driver and run `nvidia-smi`; with no such GPU build with --backend"
+                    " onnxruntime"
+                ),
             ) from fault
         self._stream = self._device.create_stream()
         self._pinned_memory = self._core.LegacyPinnedMemoryResource()
@@ -209,4 +220,6 @@ def _import_core() -> Any:
     try:
         return import_module("cuda.core")
     except ImportError as fault:
-        raise IncompatibleError("cuda-core cannot be imported", why=str(fault), fix="run: pip install 'dflash-compile[rtx]'") from fault
+        raise IncompatibleError(
+            "cuda-core cannot be imported", why=str(fault), fix="run: pip install 'dflash-compile[rtx]'"
+        ) from fault

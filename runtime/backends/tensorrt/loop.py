@@ -1,10 +1,12 @@
-"""Many cycles as one graph of the device, which goes round until the answer ends, the cache is full, or it has done as many as it may.
+"""Many cycles as one graph of the device, which goes round until the answer ends, the cache is full, or it has done as
+many as it may.
 
     begin ─▶ while: draft ─▶ verify ─▶ inject ─▶ commit ─▶ copy of the log
 
-The host writes where to start and where to end, waits for the launch, and hands out what the log says cycle by cycle. An experiment that is asked for:
-nobody sees a token before the launch ends, and nobody has run it on a card. That TensorRT's engines may be captured into the body of a while node is
-documented by neither library; CUDA lets such a body hold kernels, copies and fills of device memory, and no allocation.
+The host writes where to start and where to end, waits for the launch, and hands out what the log says cycle by cycle.
+An experiment that is asked for: nobody sees a token before the launch ends, and nobody has run it on a card. That
+TensorRT's engines may be captured into the body of a while node is documented by neither library; CUDA lets such a body
+hold kernels, copies and fills of device memory, and no allocation.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from .device import Device, Launch
 from .plan import Runner
 
 MOST_ENDS = 62
-"""ids that the device looks for; an answer that ends with another one ends in the host, and the rest of the launch is thrown away"""
+"""ids that the device looks for; an answer that ends with another one ends in the host, and the rest of the launch is
+thrown away"""
 
 _INT = 4
 
@@ -35,7 +38,9 @@ class Kernels:
 
 @dataclass(frozen=True)
 class Places:
-    """Addresses of int32 buffers that verify leaves its answer in, in the order that the commit kernel takes them, and of what a cycle starts from."""
+    """Addresses of int32 buffers that verify leaves its answer in, in the order that the commit kernel takes them, and
+    of what a cycle starts from.
+    """
 
     answer: tuple[int, int, int, int]
     """block, accepted, bonus, next_position"""
@@ -44,17 +49,35 @@ class Places:
 
 
 class Loop(CycleEngine):
-    """Up to `cycles` cycles a launch. Raises `IncompatibleError` where the device cannot, and can be used without it then."""
+    """Up to `cycles` cycles a launch.
+
+    Raises `IncompatibleError` where the device cannot, and can be used without it then.
+    """
 
     def __init__(
-        self, device: Device, runners: Mapping[int, Sequence[Runner]], kernels: Kernels, places: Places, *, cycles: int, context: int, rows: int
+        self,
+        device: Device,
+        runners: Mapping[int, Sequence[Runner]],
+        kernels: Kernels,
+        places: Places,
+        *,
+        cycles: int,
+        context: int,
+        rows: int,
     ) -> None:
-        """`runners` are, for each width, draft, verify and inject, bound and warm; `rows` is how many the caches have. Overwrites the caches."""
+        """`runners` are, for each width, draft, verify and inject, bound and warm; `rows` is how many the caches have.
+
+        Overwrites the caches.
+        """
         super().__init__(context=context, widths=sorted(runners))
         self._device, self._places, self._rows = device, places, rows
         self._stride = self.widths[-1] + 1
         size = 1 + cycles * self._stride
-        self._log, self._ends, self._found = device.allocate(size * _INT), device.allocate((2 + MOST_ENDS) * _INT), device.pinned(size)
+        self._log, self._ends, self._found = (
+            device.allocate(size * _INT),
+            device.allocate((2 + MOST_ENDS) * _INT),
+            device.pinned(size),
+        )
         arguments = [*places.answer, places.anchor, places.position, self._log, self._ends, self._stride, cycles]
 
         def recorded(width: int) -> Launch:
@@ -63,7 +86,9 @@ class Loop(CycleEngine):
                     runner.enqueue()
                 kernels.commit([*arguments, handle])
 
-            return device.record_loop(lambda: kernels.begin([self._log]), body, lambda: device.read_into(self._found, self._log))
+            return device.record_loop(
+                lambda: kernels.begin([self._log]), body, lambda: device.read_into(self._found, self._log)
+            )
 
         self._launches = {width: recorded(width) for width in self.widths}
         self._end, self._eos_ids = 0, list[int]()
@@ -91,7 +116,8 @@ class Loop(CycleEngine):
     def _launch(self, anchor: int, position: int, width: int) -> list[Cycled]:
         """The cycles of one launch, at least one."""
         began = perf_counter()
-        # Every cycle writes as many rows as the widest, and what it gives must fit the context; behind the answer's end none is wanted.
+        # Every cycle writes as many rows as the widest, and what it gives must fit the context; behind the answer's end
+        # none is wanted.
         last = min(self._rows - self.widths[-1], self.context - width, self._end - 1)
         self._device.write(self._places.anchor, [anchor])
         self._device.write(self._places.position, [position])
@@ -108,5 +134,7 @@ class Loop(CycleEngine):
         self._begin_impl(0, ())
         if len(self._launch(0, 0, width)) != 1:
             raise IncompatibleError(
-                "the GPU does not end a loop where it must", why="a trial went on", fix="update the NVIDIA driver, or leave out device_loop"
+                "the GPU does not end a loop where it must",
+                why="a trial went on",
+                fix="update the NVIDIA driver, or leave out device_loop",
             )

@@ -55,7 +55,12 @@ class Pair:
     def __init__(self, manifest: Manifest, arch: str, device: Device, load: Load) -> None:
         """Raises `BundleError` for an engine that is not there."""
         self.manifest, self.device, self.block = manifest, device, manifest.pairing.block
-        self.records = {(graph.role, graph.rows): graph for model in (manifest.target, manifest.drafter) for graph in model.graphs if graph.arch == arch}
+        self.records = {
+            (graph.role, graph.rows): graph
+            for model in (manifest.target, manifest.drafter)
+            for graph in model.graphs
+            if graph.arch == arch
+        }
         self.chunk = _widest(self.records)
         widths = sorted({self.block, *(rows for role, rows in self.records if role == "verify" and rows is not None)})
         captured = [("draft", self.block), *(("verify", rows) for rows in widths), ("inject", self.block)]
@@ -98,7 +103,10 @@ class Pair:
         return [int(value) for value in self._host[:count]]
 
     def bits(self, name: str, size: int) -> NDArray[np.int32]:
-        """The first `size` bytes of a buffer, whatever they mean, once everything asked for is done. Valid until the next call."""
+        """The first `size` bytes of a buffer, whatever they mean, once everything asked for is done.
+
+        Valid until the next call.
+        """
         self._open()
         if self._bits is None or self._bits.nbytes < size:
             self._bits = self.device.pinned(size // _INT)
@@ -115,11 +123,17 @@ class Pair:
 
     def _open(self) -> None:
         if self.closed:
-            raise UsageError("this session is closed", why="its engines and their memory are gone", fix="load the bundle again")
+            raise UsageError(
+                "this session is closed", why="its engines and their memory are gone", fix="load the bundle again"
+            )
 
     def record(self, role: tuple[str, int]) -> GraphRecord:
         if role not in self.records:
-            raise BundleError(f"the bundle has no {role[0]} engine of {role[1]} rows", why="every architecture needs one", fix="build the bundle again")
+            raise BundleError(
+                f"the bundle has no {role[0]} engine of {role[1]} rows",
+                why="every architecture needs one",
+                fix="build the bundle again",
+            )
         return self.records[role]
 
     def _sizes(self) -> Mapping[str, int]:
@@ -139,7 +153,9 @@ class Pair:
                 plan.bind(port, self.buffers[self._buffer(role[0], port)])
 
     def _buffer(self, role: str, port: str) -> str:
-        """The buffer behind a port: by name, but the two models' caches apart, and a cache's output where its input is."""
+        """The buffer behind a port: by name, but the two models' caches apart, and a cache's output where its input
+        is.
+        """
         record = next(record for (name, _), record in self.records.items() if name == role)
         taken = {out: name for name, out in record.caches}.get(port, port)
         if taken in dict(record.caches):
@@ -152,7 +168,9 @@ class Target(TargetEngine):
 
     def __init__(self, pair: Pair) -> None:
         manifest = pair.manifest
-        super().__init__(context=manifest.context, vocab=manifest.target.vocab, widest=pair.chunk, exact_width=pair.widths[0])
+        super().__init__(
+            context=manifest.context, vocab=manifest.target.vocab, widest=pair.chunk, exact_width=pair.widths[0]
+        )
         self._pair = pair
 
     def room(self, keep: int, rows: int) -> bool:
@@ -173,7 +191,10 @@ class Target(TargetEngine):
     def _verify_impl(self, block: Sequence[int], position: int, keep: int) -> Sequence[int]:
         pair = self._pair
         if keep or len(block) > pair.block:
-            raise UsageError(f"a verify of {len(block)} rows that keeps {keep}", why=f"the engine has {pair.block} rows and keeps none")
+            raise UsageError(
+                f"a verify of {len(block)} rows that keeps {keep}",
+                why=f"the engine has {pair.block} rows and keeps none",
+            )
         rows = next(width for width in pair.widths if width >= len(block))
         pair.write("block", [*block, *[block[-1]] * (rows - len(block))])
         pair.write("position", [position])
@@ -208,7 +229,11 @@ class Drafter(DrafterEngine):
 
 
 def engines(
-    pair: Pair, commit: Callable[[Sequence[int]], None], notes: tuple[str, ...] = (), loop: Callable[[], Kernels] | None = None, cycles: int = 1
+    pair: Pair,
+    commit: Callable[[Sequence[int]], None],
+    notes: tuple[str, ...] = (),
+    loop: Callable[[], Kernels] | None = None,
+    cycles: int = 1,
 ) -> Engines:
     """Target, drafter and cycle of `pair`; `commit` puts the commit kernel on the stream.
 
@@ -225,7 +250,8 @@ def engines(
 
 def _runners(pair: Pair) -> Mapping[int, Sequence[Loaded]]:
     """Draft, verify and inject of every width."""
-    # A narrower verify takes the front of the same block, and what inject writes behind it is not read before it is written again.
+    # A narrower verify takes the front of the same block, and what inject writes behind it is not read before it is
+    # written again.
     draft, inject = (pair.plans[role, pair.block] for role in ("draft", "inject"))
     return {rows: (draft, pair.plans["verify", rows], inject) for rows in pair.widths}
 
@@ -240,10 +266,16 @@ def _cycle(pair: Pair, commit: Callable[[Sequence[int]], None]) -> Cycle:
 def _loop(pair: Pair, kernels: Callable[[], Kernels], cycles: int) -> Loop:
     """Raises `IncompatibleError` where the device or the engines cannot."""
     if not pair.captures:
-        raise IncompatibleError("this TensorRT cannot capture the engines", why="a loop on the device is a graph that holds them")
-    block, accepted, bonus, following, anchor, position = (pair.buffers[name] for name in (*_ANSWER, "anchor", "position"))
+        raise IncompatibleError(
+            "this TensorRT cannot capture the engines", why="a loop on the device is a graph that holds them"
+        )
+    block, accepted, bonus, following, anchor, position = (
+        pair.buffers[name] for name in (*_ANSWER, "anchor", "position")
+    )
     places = Places((block, accepted, bonus, following), anchor, position)
-    return Loop(pair.device, _runners(pair), kernels(), places, cycles=cycles, context=pair.manifest.context, rows=pair.rows)
+    return Loop(
+        pair.device, _runners(pair), kernels(), places, cycles=cycles, context=pair.manifest.context, rows=pair.rows
+    )
 
 
 def _ports(record: GraphRecord) -> list[str]:
@@ -253,12 +285,18 @@ def _ports(record: GraphRecord) -> list[str]:
 def _widest(records: Mapping[tuple[str, int | None], GraphRecord]) -> int:
     widths = [rows for role, rows in records if role == "prefill" and rows is not None]
     if not widths:
-        raise BundleError("the bundle has no prefill engine", why="every architecture needs one", fix="build the bundle again")
+        raise BundleError(
+            "the bundle has no prefill engine", why="every architecture needs one", fix="build the bundle again"
+        )
     return max(widths)
 
 
 def _length(record: GraphRecord, cache: str) -> int:
     shape = next(port.shape for port in record.inputs if port.name == cache)
     if len(shape) != 4 or not isinstance(shape[2], int):
-        raise BundleError(f"the cache {cache} has the shape {shape}", why="it is [1, heads, rows, width]", fix="build the bundle again")
+        raise BundleError(
+            f"the cache {cache} has the shape {shape}",
+            why="it is [1, heads, rows, width]",
+            fix="build the bundle again",
+        )
     return shape[2]

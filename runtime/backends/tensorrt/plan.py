@@ -47,7 +47,10 @@ class Library:
         self._cache: Any = None
 
     def engine(self, file: Path) -> Any:
-        """The deserialised plan, once for all its widths. Raises `IncompatibleError` where this library or GPU cannot run it."""
+        """The deserialised plan, once for all its widths.
+
+        Raises `IncompatibleError` where this library or GPU cannot run it.
+        """
         if file in self._engines:
             return self._engines[file]
         engine = self._runtime.deserialize_cuda_engine(file.read_bytes())
@@ -67,7 +70,9 @@ class Library:
         config.set_execution_context_allocation_strategy(self.trt.ExecutionContextAllocationStrategy.USER_MANAGED)
         # Kernels that are made for a profile later, while others run, would not be those that were tried and captured.
         if hasattr(self.trt, "DynamicShapesKernelSpecializationStrategy"):
-            config.dynamic_shapes_kernel_specialization_strategy = self.trt.DynamicShapesKernelSpecializationStrategy.EAGER
+            config.dynamic_shapes_kernel_specialization_strategy = (
+                self.trt.DynamicShapesKernelSpecializationStrategy.EAGER
+            )
         if whole_graph:
             config.cuda_graph_strategy = self.trt.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
         if self._cache is None:
@@ -91,7 +96,10 @@ class Library:
 
 
 class Plan:
-    """A loaded engine with every port bound. Ports that the manifest does not list are outputs that only shape the engine: they get memory of their own."""
+    """A loaded engine with every port bound.
+
+    Ports that the manifest does not list are outputs that only shape the engine: they get memory of their own.
+    """
 
     def __init__(self, library: Library, file: Path, record: GraphRecord, whole_graph: bool = False) -> None:
         self._device, engine = library.device, library.engine(file)
@@ -100,7 +108,12 @@ class Plan:
         self.ports = {port.name: port for port in (*record.inputs, *record.outputs)}
         found = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
         if missing := sorted(self.ports.keys() - found):
-            raise BundleError(f"an engine lacks the ports {', '.join(missing)}", where=str(file), why="the manifest lists them", fix="build the bundle again")
+            raise BundleError(
+                f"an engine lacks the ports {', '.join(missing)}",
+                where=str(file),
+                why="the manifest lists them",
+                fix="build the bundle again",
+            )
         if record.profile is not None:
             self._choose(record)
         for name in sorted(found - self.ports.keys()):
@@ -113,7 +126,11 @@ class Plan:
         chosen = self._context.set_optimization_profile_async(record.profile, stream)
         self._device.mark()()
         if not chosen or not all(self._context.set_input_shape(port.name, tuple(port.shape)) for port in record.inputs):
-            raise BundleError(f"TensorRT has no {record.role} of {record.rows} rows in the engine", where=record.file, fix="build the bundle again")
+            raise BundleError(
+                f"TensorRT has no {record.role} of {record.rows} rows in the engine",
+                where=record.file,
+                fix="build the bundle again",
+            )
 
     @property
     def scratch(self) -> int:
@@ -138,4 +155,8 @@ class Plan:
 
     def enqueue(self) -> None:
         if not self._context.execute_async_v3(self._device.stream):
-            raise IncompatibleError("TensorRT cannot run an engine", why="it gave no reason", fix="update the NVIDIA driver, or build the bundle again")
+            raise IncompatibleError(
+                "TensorRT cannot run an engine",
+                why="it gave no reason",
+                fix="update the NVIDIA driver, or build the bundle again",
+            )
