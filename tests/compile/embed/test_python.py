@@ -1,4 +1,4 @@
-"""Source code for apps: the Python form answers as the runtime does. `test_embed_swift.py` has the Swift form."""
+"""Source code for apps: the Python form answers as the runtime does. `test_swift.py` has the Swift form."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from dflash_compile.runtime.errors import UsageError
 
 PROMPTS = [[5], [7, 8, 9, 200, 17], list(range(10, 80))]
 TOKENS = 24
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 Bundle = Callable[..., Path]
 

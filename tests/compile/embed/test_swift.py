@@ -18,7 +18,7 @@ from dflash_compile.compile.embed.source import source_of
 from dflash_compile.runtime.bundle.parts import calls
 from dflash_compile.runtime.bundle.read import read_manifest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module", params=["gpu-state", "ane-io", "cut"])

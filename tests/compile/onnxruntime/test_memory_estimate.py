@@ -24,7 +24,7 @@ from dflash_compile.export.outline import outline_drafter, outline_target
 from dflash_compile.runtime.bundle.read import read_manifest
 from dflash_compile.runtime.errors import CheckpointError, PairingError, UsageError
 
-CONFIGS = Path(__file__).parents[1] / "configs"
+CONFIGS = Path(__file__).parents[2] / "configs"
 CONTEXT = 256
 RELATIVE, ABSOLUTE = 0.01, 24_000
 """a plan leaves out what a graph holds beside weights: numbers in it, and rows that masks are made of"""
