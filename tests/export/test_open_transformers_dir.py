@@ -103,13 +103,8 @@ def test_the_end_of_turn_token_ends_generation_though_no_config_says_so(whole: P
 def test_tokenizer_ids_equal_transformers(originals: dict[str, Path]) -> None:
     ours = Tokenizer.from_str(open_target(originals["llama"]).text.tokenizer_json.decode())
     theirs = AutoTokenizer.from_pretrained(originals["llama"])
-    for text in (
-        "",
-        " ",
-        "the quick  brown\n\n fox",
-        "it's 12 x1y2 <|im_start|>user\nhi<|im_end|>",
-        "naïve café 日本語 🙂\t\u00a0end ",
-    ):
+    texts = ("", " ", "the quick  brown\n\n fox", "it's 12 x1y2 <|im_start|>user\nhi<|im_end|>")
+    for text in (*texts, "naïve café 日本語 🙂\t\u00a0end "):
         assert ours.encode(text).ids == theirs(text).input_ids
 
 

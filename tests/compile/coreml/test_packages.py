@@ -20,7 +20,7 @@ from apple import rewritten
 from dflash_compile.compile.apple.caches import HostCache
 from dflash_compile.compile.apple.lower import Stateful, lower
 from dflash_compile.compile.apple.reference import Reference
-from dflash_compile.compile.apple.roles import Role, roles_of, widths_of
+from dflash_compile.compile.apple.roles import roles_of
 from dflash_compile.compile.build import BuildOptions, build
 from dflash_compile.compile.coreml import convert as conversion
 from dflash_compile.compile.coreml.check import check_function, check_package, run_once
@@ -33,7 +33,7 @@ from dflash_compile.compile.pair_sizes import Models, decide
 from dflash_compile.export import open_drafter, open_target
 from dflash_compile.export.tracing.graph import Owner
 from dflash_compile.runtime.bundle.read import read_manifest
-from dflash_compile.runtime.errors import BuildError, UsageError
+from dflash_compile.runtime.errors import BuildError
 
 BLOCK, CONTEXT, FP16 = 4, 96, compression_of("fp16")
 
@@ -384,35 +384,3 @@ def test_a_part_that_is_missing_is_named(package: Path, tmp_path: Path) -> None:
     (copy / WEIGHTS).unlink()
     with pytest.raises(BuildError, match=r"lacks .*weight\.bin"):
         Evaluator(copy)
-
-
-def test_widths_are_the_block_and_its_halves() -> None:
-    assert [widths_of(block) for block in (16, 8, 6, 4, 2)] == [(16, 8, 4), (8, 4), (6,), (4,), (2,)]
-
-
-def test_ports_are_of_the_promised_sizes(llama: Models) -> None:
-    roles: tuple[Role, ...] = roles_of(llama, "target", "float16")
-    assert all(role.cache.length >= llama.context + role.rows and role.cache.length % 32 == 0 for role in roles)
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"precision": "fp32"}, "unknown precision"),
-        ({"drafter_precision": "fp32"}, "unknown precision"),
-        ({"portable": True}, "portable form"),
-        ({"deployment_target": "macos12"}, "deployment target"),
-        ({"cache_policy": "ane"}, "cache policy"),
-        ({"refine": 1}, "--refine"),
-        ({"arch": ("sm86",)}, "--arch"),
-    ],
-)
-def test_options_of_other_backends_are_refused(options: dict[str, Any], says: str) -> None:
-    with pytest.raises(UsageError, match=says):
-        BuildOptions(backend="coreml", **options)
-
-
-@pytest.mark.parametrize("choice", [{"deployment_target": "macos15"}, {"cache_policy": "gpu-state"}])
-def test_what_only_core_ml_can_choose_is_refused_elsewhere(choice: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="have none"):
-        BuildOptions(**choice)
