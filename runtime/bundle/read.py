@@ -23,6 +23,8 @@ class Bundle:
     manifest: Manifest
     notes: tuple[str, ...] = ()
     """what is unusual about this machine though not wrong, in sentences for the user"""
+    hashed: bool = False
+    """whether its files are what the manifest's hashes say: nobody looked with `verify="size"`"""
 
     def file(self, relative: str) -> Path:
         """The path of one of its files. Raises `BundleError` where that path leads outside."""
@@ -55,7 +57,7 @@ def open_bundle(path: str | Path, *, verify: Verify = "full", cache: Path | None
     known = KnownHashes(cache, root)
     check_files(root, manifest.files, manifest.sizes, verify, known.sha256)
     known.keep()
-    return Bundle(root, manifest, notes)
+    return Bundle(root, manifest, notes, hashed=verify != "size")
 
 
 def read_manifest(root: Path) -> Manifest:

@@ -11,6 +11,7 @@ import sys
 import time
 
 import msgspec
+import onnx
 import pytest
 from tiny import EXACT, write_bundle
 
@@ -19,6 +20,7 @@ from dflash_compile.runtime.backends.onnxruntime import packed as _ort_packed
 from dflash_compile.runtime.backends.onnxruntime.packed import PackedEngines
 from dflash_compile.runtime.backends.onnxruntime.packed_entry import Entry, forget_unused
 from dflash_compile.runtime.bundle.read import open_bundle
+from dflash_compile.runtime.errors import BundleError
 
 PROMPT = list(b"the quick brown fox")
 ENGINES = 3
@@ -259,6 +261,70 @@ def test_what_nobody_uses_is_forgotten(tiny_bundle, cache, expected):
     os.utime(rest[0] / "entry.json", (month, month))
     answer(tiny_bundle)
     assert (rest[0] / "entry.json").stat().st_mtime > month + 1000, "using it makes it young again"
+
+
+def _impostor(root):
+    """A bundle whose target says other letters, with the manifest of the honest one."""
+    write_bundle(root)
+    manifest, engine = (root / "manifest.json").read_bytes(), root / "target" / "target.onnx"
+    model = onnx.load(engine)
+    (shift,) = (tensor for tensor in model.graph.initializer if tensor.name == "shift")
+    values = onnx.numpy_helper.to_array(shift).copy()
+    values[ord("E")] = 50
+    shift.CopyFrom(onnx.numpy_helper.from_array(values, "shift"))
+    engine.write_bytes(model.SerializeToString())
+    (root / "manifest.json").write_bytes(manifest)
+    return root
+
+
+def test_a_bundle_that_claims_the_hashes_of_another_leaves_nothing_for_it(tiny_bundle, tmp_path, cache, expected):
+    impostor = _impostor(tmp_path / "impostor")
+    with load(impostor, verify="size") as session:
+        assert set(session.tokens(PROMPT)) == {ord("E")}
+    for verify in ("full", "changed"):
+        with load(tiny_bundle, verify=verify) as session:
+            assert [*session.tokens(PROMPT), *session.tokens(PROMPT, draft=False)] == expected
+
+
+def test_nor_does_it_run_what_the_other_left(tiny_bundle, tmp_path, cache):
+    answer(tiny_bundle)
+    with load(_impostor(tmp_path / "impostor"), verify="size") as session:
+        assert set(session.tokens(PROMPT)) == {ord("E")}
+
+
+@pytest.mark.parametrize("moment", ["before", "while"])
+def test_an_engine_that_changes_between_hashing_and_packing_leaves_nothing(
+    tiny_bundle, tmp_path, cache, monkeypatch, moment
+):
+    other = (_impostor(tmp_path / "impostor") / "target" / "target.onnx").read_bytes()
+    real, engine = PackedEngines._save, tiny_bundle / "target" / "target.onnx"
+    bundle = open_bundle(tiny_bundle)
+    honest = engine.read_bytes()
+
+    def save(self, record, place):
+        engine.write_bytes(other)
+        try:
+            return real(self, record, place)
+        finally:
+            engine.write_bytes(honest)
+
+    if moment == "before":
+        engine.write_bytes(other)
+    else:
+        monkeypatch.setattr(PackedEngines, "_save", save)
+    packed = PackedEngines(__import__("onnxruntime"), bundle, cache, None)
+    with pytest.raises(BundleError, match="changed while"):
+        packed.session(bundle.manifest.target.graphs[0])
+    assert entries(cache) == []
+
+
+def test_a_manifest_that_calls_the_engine_otherwise_refuses_no_entry_of_the_honest_one(tiny_bundle, tmp_path, cache):
+    """Its trial may fail, which is remembered."""
+    honest = open_bundle(tiny_bundle).manifest
+    record = honest.target.graphs[0]
+    other = msgspec.structs.replace(record, widest=3)
+    packed = PackedEngines(__import__("onnxruntime"), open_bundle(tiny_bundle), cache, None)
+    assert packed._key(record) != packed._key(other)
 
 
 def test_an_engine_for_another_device_is_never_packed(tiny_bundle, cache, made):

@@ -4,6 +4,9 @@ there.
 ONNX Runtime packs weights anew whenever it loads an engine, into memory of its own. A packed form on disk is shared by
 all processes that run it, and the system may drop its pages. It is made by the first load, is used only where it
 answers as the engine itself does, and is never needed: whatever goes wrong with it, the engine of the bundle is there.
+
+An entry bears the hashes of the bytes it was made from, which are counted again while it is made. A bundle whose files
+nobody hashed (`verify="size"`) could claim another's: it neither makes entries nor uses them.
 """
 
 from __future__ import annotations
@@ -14,16 +17,21 @@ from pathlib import Path, PurePosixPath
 from textwrap import shorten
 from typing import Any
 
+import msgspec
+
+from ...bundle.files import sha256
 from ...bundle.manifest import GraphRecord
 from ...bundle.read import Bundle
+from ...bundle.stamps import Stamp, stamp
 from ...cache import ENGINES, prepare
+from ...errors import BundleError
 from .graph import Graph
-from .library import open_session, providers, session_options
+from .library import open_engine, open_session, providers, session_options
 from .packed_entry import Entry, forget_unused
 from .processor import processor
 from .trial import trial
 
-_FORM = 1
+_FORM = 2
 """of entries: another number makes all of them anew"""
 _SHARE = 10
 """an entry may take one part in so many of the space that is free"""
@@ -35,7 +43,8 @@ class PackedEngines:
     """The packed forms of one bundle's engines."""
 
     def __init__(self, library: Any, bundle: Bundle, cache: Path | None, threads: int | None) -> None:
-        self._library, self._bundle, self._cache, self._threads = library, bundle, cache, threads
+        self._library, self._bundle, self._threads = library, bundle, threads
+        self._cache = cache if bundle.hashed else None
         self._notes: dict[str, None] = {}
 
     @property
@@ -44,7 +53,10 @@ class PackedEngines:
         return tuple(self._notes)
 
     def session(self, record: GraphRecord) -> Any | None:
-        """A session of the engine of `record` in its packed form; None where the bundle's own has to do."""
+        """A session of the engine of `record` in its packed form; None where the bundle's own has to do.
+
+        Raises `BundleError` where a file of it is another than a moment ago.
+        """
         if self._cache is None:
             return None
         entry = Entry(self._cache / ENGINES / self._key(record))
@@ -52,6 +64,9 @@ class PackedEngines:
             if not entry.whole():
                 self._make(entry, record, self._cache)
             return self._load(entry) if entry.usable else None
+        except BundleError:
+            entry.remove()
+            raise
         except OSError as fault:
             self._note(f"{fault.strerror or fault}, at {self._cache}")
         except Exception as fault:  # ONNX Runtime's exceptions share no base of their own
@@ -77,12 +92,38 @@ class PackedEngines:
             return
         forget_unused(cache / ENGINES)
         with entry.staged() as staging:
-            expected = self._answers(self._save(record, staging.engine), record)
+            before = self._hashed(record)
+            self._save(record, staging.engine)
+            expected = self._answers(self._plain(record), record)
             if self._answers(self._load(staging), record) != expected:
                 staging.refuse()
+            if self._stamps(record) != before:
+                raise _changed(self._bundle.file(record.file))
 
-    def _save(self, record: GraphRecord, place: Path) -> Any:
-        """A session of the bundle's own engine that has written its packed form to `place`."""
+    def _hashed(self, record: GraphRecord) -> list[Stamp]:
+        """Stamps of the engine's files, whose bytes are what the manifest says. Raises `BundleError` where they are
+        not.
+        """
+        stamps = self._stamps(record)
+        for name in self._files(record):
+            if sha256(self._bundle.file(name)) != self._bundle.manifest.files[name]:
+                raise _changed(self._bundle.file(name))
+        return stamps
+
+    def _stamps(self, record: GraphRecord) -> list[Stamp]:
+        return [stamp(self._bundle.file(name)) for name in self._files(record)]
+
+    def _plain(self, record: GraphRecord) -> Any:
+        """A session of the bundle's own engine, as it runs where nothing is kept."""
+        return open_engine(
+            self._library,
+            self._bundle.file(record.file),
+            session_options(self._library, self._threads),
+            providers(self._library, "cpu"),
+        )
+
+    def _save(self, record: GraphRecord, place: Path) -> None:
+        """Write the packed form of the bundle's own engine to `place`."""
         options = session_options(self._library, self._threads)
         options.optimized_model_filepath = str(place)
         options.add_session_config_entry(
@@ -90,7 +131,7 @@ class PackedEngines:
         )
         options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
         options.add_session_config_entry("session.save_external_prepacked_constant_initializers", "1")
-        return open_session(self._library, self._bundle.file(record.file), options, providers(self._library, "cpu"))
+        open_session(self._library, self._bundle.file(record.file), options, providers(self._library, "cpu"))
 
     def _answers(self, session: Any, record: GraphRecord) -> list[bytes]:
         return trial(self._library, Graph(session, self._bundle.file(record.file), record), record)
@@ -105,7 +146,7 @@ class PackedEngines:
             self._library.__version__,
             self._library.get_build_info(),
             *processor(),
-            record.file,
+            msgspec.json.encode(record).decode(),
             *hashes,
         ]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:40]
@@ -119,3 +160,12 @@ class PackedEngines:
         self._notes[f"Packed weights are not kept on this machine ({why}): loading takes longer, and more memory."] = (
             None
         )
+
+
+def _changed(file: Path) -> BundleError:
+    return BundleError(
+        "a file of the bundle was changed while it was loaded",
+        where=str(file),
+        why="its bytes are no longer those that were hashed",
+        fix="load the bundle again when nothing writes to it",
+    )
