@@ -6,18 +6,16 @@ Knows nothing about what the files mean.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from ..errors import BundleError
+from .listing import present
 
 MANIFEST = "manifest.json"
 Verify = Literal["full", "changed", "size"]
 
-# File managers drop these into any folder they show; nothing of ours reads them.
-_LITTER = frozenset({".DS_Store", "Thumbs.db", "desktop.ini"})
 _CHUNK = 1 << 20
 _AGAIN = "copy the bundle again from where it was built, or build it again"
 
@@ -85,7 +83,7 @@ def check_files(
     for name, path in paths.items():
         if not path.is_file():
             raise BundleError(f"the bundle lacks {name}", where=str(path), why="the manifest lists it", fix=_AGAIN)
-    if surplus := sorted(_present(root) - paths.keys() - {MANIFEST}):
+    if surplus := sorted(present(root) - paths.keys() - {MANIFEST}):
         raise BundleError(
             f"the bundle holds {len(surplus)} file(s) the manifest does not list",
             where=", ".join(surplus[:5]),
@@ -122,13 +120,3 @@ def _hash(path: Path, hasher: Callable[[Path], str]) -> str:
             why=str(fault),
             fix="check its permissions and the disk",
         ) from fault
-
-
-def _present(root: Path) -> set[str]:
-    """Relative paths of all files, and of links to folders, which are not followed."""
-    found: set[str] = set()
-    for folder, folders, files in os.walk(root):
-        here = Path(folder)
-        links = [name for name in folders if (here / name).is_symlink()]
-        found.update((here / name).relative_to(root).as_posix() for name in [*files, *links] if name not in _LITTER)
-    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -63,6 +64,36 @@ def test_surplus_file(tiny_bundle):
     with pytest.raises(BundleError, match="does not list") as caught:
         open_bundle(tiny_bundle)
     assert "target/target.onnx.data" in caught.value.where
+
+
+@pytest.mark.parametrize("verify", ["full", "changed", "size"])
+def test_a_folder_that_cannot_be_listed_hides_nothing(tiny_bundle, monkeypatch, verify):
+    """As one of mode 0311 does, whose files can be opened by name; the administrator would list it all the same."""
+    (tiny_bundle / "target" / "weights").write_bytes(b"unhashed")
+    real = os.scandir
+
+    def scandir(path):
+        if Path(path).name == "target":
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(BundleError, match="cannot be listed") as caught:
+        open_bundle(tiny_bundle, verify=verify)
+    assert caught.value.where == str(tiny_bundle / "target")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the administrator may list any folder")
+def test_a_folder_without_leave_to_list_it(tiny_bundle):
+    (tiny_bundle / "target").chmod(0o311)
+    with pytest.raises(BundleError, match="cannot be listed"):
+        open_bundle(tiny_bundle)
+
+
+def test_folders_without_end(tiny_bundle):
+    (tiny_bundle / "target").joinpath(*"d" * 200).mkdir(parents=True)
+    with pytest.raises(BundleError, match="deep"):
+        open_bundle(tiny_bundle)
 
 
 def test_newer_version_comes_before_everything_else(tiny_bundle):
