@@ -11,8 +11,10 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from dflash_compile.runtime import backend as backends
+from dflash_compile.runtime import backends
+from dflash_compile.runtime.backend import find_backend
 from dflash_compile.runtime.cache import cache_folder, cache_size
+from dflash_compile.runtime.unfinished import abandoned
 
 RUNTIME_LIBRARIES = ("numpy", "tokenizers", "jinja2", "msgspec")
 BUILD_LIBRARIES = ("torch", "transformers", "onnx", "onnx-ir", "onnxscript", "safetensors", "gguf")
@@ -53,6 +55,8 @@ class Machine:
     libraries: dict[str, str | None]
     demo_model: bool
     cache: CacheState
+    abandoned: tuple[str, ...] = ()
+    """folders here that killed builds left"""
 
     @property
     def can_run(self) -> bool:
@@ -84,11 +88,12 @@ def examine(folder: Path = Path()) -> Machine:
         backends={
             module.name: _backend(module.name)
             for module in pkgutil.iter_modules(backends.__path__)
-            if not module.name.startswith("_")
+            if find_spec(f"{backends.__name__}.{module.name}.backend") is not None  # some folders are shared
         },
         libraries={name: _version(name) for name in (*RUNTIME_LIBRARIES, *BUILD_LIBRARIES)},
         demo_model=find_spec(DEMO_PACKAGE.replace("-", "_")) is not None,
         cache=_cache(),
+        abandoned=tuple(str(path) for path in abandoned(folder)),
     )
 
 
@@ -98,7 +103,7 @@ def cores() -> int:
 
 
 def _backend(name: str) -> BackendState:
-    backend = backends.find_backend(name)
+    backend = find_backend(name)
     installed = backend.installed()
     return BackendState(dict(installed.versions), installed.notes, backend.INSTALL)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import shutil
 import signal
 import threading
@@ -16,6 +15,7 @@ from types import FrameType
 from dflash_compile.export.checkpoints.swap import swap
 from dflash_compile.runtime.bundle.files import MANIFEST
 from dflash_compile.runtime.errors import BuildError, UsageError
+from dflash_compile.runtime.unfinished import beside, recover
 
 _SPARE_BYTES = 16 << 20
 """for graphs, tokenizer and manifest, which nobody counts beforehand"""
@@ -36,6 +36,7 @@ def check_output(output: Path, force: bool, kind: str = "bundle", mark: str = MA
             why=str(error),
             fix="choose a name in UTF-8",
         ) from error
+    recover(output)
     if not output.exists():
         nearest = next((folder for folder in output.absolute().parents if folder.exists()), None)
         if nearest is not None and not nearest.is_dir():
@@ -68,19 +69,13 @@ def staged(output: Path, needed: int, kind: str = "bundle") -> Iterator[Path]:
     errors.
     """
     place = Path(os.path.realpath(output))  # a link stays a link: what it leads to is replaced
-    # Drawn anew each time: process ids repeat, between containers on one disk and after a kill that left something
-    # behind.
-    staging = place.with_name(f".{place.name}.{secrets.token_hex(4)}.building")
     with _disk_faults(place, kind), _terminable():
         place.parent.mkdir(parents=True, exist_ok=True)
         _check_space(place.parent, needed + _SPARE_BYTES, kind)
-        try:
-            staging.mkdir()
+        with beside(place) as staging:
             yield staging
             _flush(staging)
             swap(staging, place)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
 
 
 def _check_space(folder: Path, needed: int, kind: str) -> None:

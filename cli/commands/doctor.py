@@ -72,6 +72,13 @@ def problems(machine: Machine) -> list[Problem]:
         found.append(
             Problem(f"only {_gib(machine.disk_free)} free on this disk", "free space, or work on another disk")
         )
+    if machine.abandoned:
+        found.append(
+            Problem(
+                f"killed builds left {', '.join(machine.abandoned)}",
+                "remove them; a build of the same place does so by itself",
+            )
+        )
     return found
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dflash_compile.runtime.errors import BuildError, CheckpointError, UsageError
+from dflash_compile.runtime.unfinished import beside, recover
 
 from .files import section
 from .safetensors_source import WHOLE
@@ -44,6 +43,7 @@ def refuse_existing(folder: Path, replace: bool) -> None:
     """Raise `UsageError` when `folder` exists and `replace` is not set, or when it is neither empty nor a
     checkpoint.
     """
+    recover(folder)
     if not folder.exists():
         return
     if not folder.is_dir() or (any(folder.iterdir()) and not (folder / "config.json").is_file()):
@@ -86,17 +86,16 @@ def write_folder(
     from safetensors.torch import save_file
 
     folder.parent.mkdir(parents=True, exist_ok=True)
-    stage = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        save_file(
-            {name: tensors[name].contiguous() for name in sorted(tensors)}, stage / WHOLE, metadata={"format": "pt"}
-        )
-        (stage / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-        for name, content in extra_files.items():
-            (stage / Path(name).name).write_bytes(content)
-        stage.chmod(0o755)  # mkdtemp makes folders nobody else may read
-        (stage / WHOLE).chmod(0o644)
-        swap(stage, folder)
+        with beside(folder) as stage:
+            save_file(
+                {name: tensors[name].contiguous() for name in sorted(tensors)}, stage / WHOLE, metadata={"format": "pt"}
+            )
+            (stage / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+            for name, content in extra_files.items():
+                (stage / Path(name).name).write_bytes(content)
+            (stage / WHOLE).chmod(0o644)
+            swap(stage, folder)
     except (OSError, SafetensorError) as error:
         raise BuildError(
             "the drafter could not be written",
@@ -104,6 +103,4 @@ def write_folder(
             why=str(error),
             fix="check free space and permissions; nothing was left behind",
         ) from error
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
     return folder

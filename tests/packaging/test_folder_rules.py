@@ -11,8 +11,8 @@ from tree import FOLDERS, NAMESPACE, dotted, imports, modules, tracked
 MAY_IMPORT = {
     "artifacts": (),
     "cli": ("artifacts", "compile", "export", "runtime", "train"),
-    "compile": ("export", "runtime.bundle", "runtime.errors"),
-    "export": ("runtime.errors",),
+    "compile": ("export", "runtime.bundle", "runtime.errors", "runtime.unfinished"),
+    "export": ("runtime.errors", "runtime.unfinished"),
     "runtime": (),
     "train": ("export", "runtime.errors"),
 }
