@@ -12,6 +12,7 @@ from pathlib import Path
 import typer
 
 from dflash_compile.runtime.errors import ExitCode, UsageError
+from dflash_compile.runtime.foreign import is_fault
 
 from . import interrupts
 from .console import Console
@@ -29,7 +30,9 @@ def main(arguments: Sequence[str]) -> int:
         return console.failure(UsageError(error.format_message().rstrip("."), fix=_help(arguments)))
     except SystemExit:  # typer's own answer to a reader that leaves early: `--help | head`
         return ExitCode.OK
-    except (Exception, KeyboardInterrupt) as error:
+    except BaseException as error:
+        if not isinstance(error, KeyboardInterrupt) and not is_fault(error):
+            raise
         return console.failure(as_error(error), error)
     return int(code or 0) if arguments else ExitCode.USAGE
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from dflash_compile.runtime.errors import ExitCode, IncompatibleError, UsageError
+from dflash_compile.runtime.foreign import is_fault
 
 from . import commands
 from .config import apply_file
@@ -132,6 +133,8 @@ def _run(name: str, command: Callable[..., Report], console: Console, options: d
     except BrokenPipeError:
         console.discard_output()  # `… | head`
         return ExitCode.OK
-    except (Exception, KeyboardInterrupt) as error:
+    except BaseException as error:
+        if not isinstance(error, KeyboardInterrupt) and not is_fault(error):
+            raise
         return console.failure(as_error(error), error)
     return int(report.code)

@@ -17,6 +17,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from .errors import BundleError, UsageError
+from .foreign import foreign_errors
 
 Message = Mapping[str, Any]
 """`role` and `content` at least; whatever else the template reads"""
@@ -43,35 +44,30 @@ class ChatTemplate:
         Raises `UsageError` where the template refuses the messages or a variable is one of its own, `BundleError` where
         it cannot be read.
         """
-        given = {"tools": None, "documents": None, **(variables or {})}
+        given = {"tools": None, "documents": None, **{str(name): value for name, value in (variables or {}).items()}}
         if taken := sorted(OWN & given.keys()):
             raise UsageError(
                 f"chat_template_kwargs name {', '.join(taken)}",
                 why="the session gives the template those itself",
                 fix="leave them out",
             )
-        try:
-            return self._template.render(messages=list(messages), add_generation_prompt=True, **self._tokens, **given)
-        except (TemplateError, TypeError, ValueError) as fault:
-            raise UsageError(
-                "the chat template refuses these messages",
-                why=str(fault),
-                fix="check their roles and order, or generate with raw=True",
-            ) from fault
+        template = self._template
+        with foreign_errors(
+            UsageError,
+            "the chat template refuses these messages",
+            fix="check their roles and order, or generate with raw=True",
+        ):
+            return template.render(messages=list(messages), add_generation_prompt=True, **self._tokens, **given)
 
     @cached_property
     def _template(self) -> Template:
         # Not before it is needed: raw prompts do without a template, so a bad one must not keep the bundle from
         # loading.
-        try:
-            return self._environment.from_string(self._source)
-        except TemplateSyntaxError as fault:
-            raise BundleError(
-                "the chat template cannot be read",
-                where=f"line {fault.lineno}",
-                why=str(fault),
-                fix="generate with raw=True",
-            ) from fault
+        with foreign_errors(BundleError, "the chat template cannot be read", fix="generate with raw=True"):
+            try:
+                return self._environment.from_string(self._source)
+            except TemplateSyntaxError as fault:
+                raise ValueError(f"line {fault.lineno}: {fault}") from fault
 
 
 class _Generation(Extension):

@@ -14,7 +14,10 @@ from .bundle.manifest import ThinkingRecord
 from .bundle.read import Bundle
 from .chat import ChatTemplate, Message
 from .errors import BundleError, UsageError
+from .foreign import foreign_errors
 from .thinking import thinking_note
+
+_TOKENIZER_FIX = "build the bundle again, from a checkpoint whose tokenizer.json is whole"
 
 Prompt = str | Sequence[Message] | Sequence[int]
 """text, messages, or token ids"""
@@ -41,6 +44,10 @@ class Text:
         variables where none is used, for ids outside the vocabulary, and for text that is no Unicode; `BundleError`
         where a chat is asked for and the template cannot be read.
         """
+        if variables is not None and not isinstance(variables, Mapping):
+            raise UsageError(
+                f"chat_template_kwargs cannot be {variables!r:.60}", fix="give a mapping from names to values"
+            )
         if isinstance(prompt, str):
             if raw or self._template is None:
                 _refuse(variables)
@@ -79,7 +86,8 @@ class Text:
             text.encode()
         except UnicodeEncodeError as fault:  # half a surrogate pair: how Python shows bytes that were no UTF-8
             raise UsageError("the prompt is not Unicode text", why=str(fault), fix="give it in UTF-8") from fault
-        return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
+        with foreign_errors(BundleError, "the tokenizer cannot take this text", fix=_TOKENIZER_FIX):
+            return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
 
     def _checked(self, ids: list[int], length: int) -> list[int]:
         if len(ids) != length or not all(0 <= token < self._vocab for token in ids):
@@ -126,7 +134,8 @@ class Detokenizer:
 
         An answer that ends inside a character ends before it: nothing is owed at the end.
         """
-        return self._stream.step(self._tokenizer, token) or ""
+        with foreign_errors(BundleError, f"the tokenizer cannot write the token {token}", fix=_TOKENIZER_FIX):
+            return self._stream.step(self._tokenizer, token) or ""
 
 
 def open_text(bundle: Bundle) -> Text:
@@ -135,7 +144,9 @@ def open_text(bundle: Bundle) -> Text:
     tokenizer = _tokenizer(bundle.file(record.tokenizer), vocab)
     if record.chat_template is None:
         return Text(tokenizer, None, vocab)
-    source = bundle.file(record.chat_template).read_text(encoding="utf-8")
+    file = bundle.file(record.chat_template)
+    with foreign_errors(BundleError, "the chat template cannot be read", where=str(file), fix="build the bundle again"):
+        source = file.read_text(encoding="utf-8")
     return Text(
         tokenizer,
         ChatTemplate(source, bos_token=record.bos_token, eos_token=record.eos_token),
@@ -145,12 +156,8 @@ def open_text(bundle: Bundle) -> Text:
 
 
 def _tokenizer(file: Path, vocab: int) -> Tokenizer:
-    try:
+    with foreign_errors(BundleError, "the tokenizer cannot be read", where=str(file), fix="build the bundle again"):
         tokenizer = Tokenizer.from_buffer(file.read_bytes())
-    except Exception as fault:  # the library raises nothing narrower
-        raise BundleError(
-            "the tokenizer cannot be read", where=str(file), why=str(fault), fix="build the bundle again"
-        ) from fault
     # Files saved while training often carry both; here they would cut prompts short, or fill them up, without a word.
     tokenizer.no_truncation()
     tokenizer.no_padding()

@@ -11,6 +11,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from dflash_compile.runtime.errors import CheckpointError
+from dflash_compile.runtime.foreign import foreign_errors
 
 from .checkpoint import TextSource
 from .files import read_json_if_any
@@ -44,7 +45,7 @@ def read_text(folder: Path) -> tuple[TextSource, tuple[Path, ...]]:
         )
     settings = read_json_if_any(folder / "special_tokens_map.json") | read_json_if_any(folder / "tokenizer_config.json")
     text = TextSource(
-        tokenizer_json=path.read_bytes(),
+        tokenizer_json=_bytes(path),
         chat_template=_chat_template(folder, settings),
         bos_token=_token(settings.get("bos_token")),
         eos_token=_token(settings.get("eos_token")),
@@ -61,12 +62,10 @@ def pad_token(folder: Path) -> str | None:
 
 def load_tokenizer(text: TextSource, where: str) -> Tokenizer:
     """The tokenizer of `text`. Raises `CheckpointError` when the file is no tokenizer."""
-    try:
+    with foreign_errors(
+        CheckpointError, "the tokenizer cannot be read", where=where, fix="copy or download tokenizer.json again"
+    ):
         return Tokenizer.from_str(text.tokenizer_json.decode("utf-8"))
-    except Exception as error:  # tokenizers raises bare Exception for a bad file
-        raise CheckpointError(
-            "the tokenizer cannot be read", where=where, why=str(error), fix="copy or download tokenizer.json again"
-        ) from None
 
 
 def check_tokenizer(text: TextSource, vocab: int, where: str) -> Tokenizer:
@@ -125,6 +124,13 @@ def template_hash(template: str | None) -> str | None:
     return None if template is None else hashlib.sha256(template.encode()).hexdigest()
 
 
+def _bytes(path: Path) -> bytes:
+    with foreign_errors(
+        CheckpointError, f"{path.name} cannot be read", where=str(path), fix="copy or download the file again"
+    ):
+        return path.read_bytes()
+
+
 def _token(value: Any) -> str | None:
     content = value.get("content") if isinstance(value, Mapping) else value
     return content if isinstance(content, str) else None
@@ -133,12 +139,10 @@ def _token(value: Any) -> str | None:
 def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
     path = folder / "chat_template.jinja"
     if path.exists():
-        try:
+        with foreign_errors(
+            CheckpointError, f"{path.name} cannot be read", where=str(path), fix="copy or download the file again"
+        ):
             return path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise CheckpointError(
-                f"{path.name} cannot be read", where=str(path), why=str(error), fix="copy or download the file again"
-            ) from error
     found = settings.get("chat_template")
     if found is None or isinstance(found, str):
         return found
@@ -146,7 +150,7 @@ def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
         {
             entry["name"]: entry["template"]
             for entry in found
-            if isinstance(entry, Mapping) and {"name", "template"} <= entry.keys()
+            if isinstance(entry, Mapping) and isinstance(entry.get("name"), str) and "template" in entry
         }
         if isinstance(found, list)
         else {}

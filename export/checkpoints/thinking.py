@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from jinja2 import TemplateError
+from dflash_compile.runtime.chat import ChatTemplate
+from dflash_compile.runtime.errors import DFlashError
 
 from .checkpoint import TextSource
 
@@ -29,23 +29,16 @@ def thinking_switch(text: TextSource) -> ThinkingSwitch | None:
 
     A template that gives the same prompt with a variable on and off does not switch with it.
     """
-    for variable in VARIABLES if text.chat_template is not None else ():
+    if text.chat_template is None:
+        return None
+    template = ChatTemplate(text.chat_template, bos_token=text.bos_token, eos_token=text.eos_token)
+    for variable in VARIABLES:
         try:
             on, off, unset, again = (
-                _render(text, given) for given in ({variable: True}, {variable: False}, {}, {variable: True})
+                template.render(PROBE, given) for given in ({variable: True}, {variable: False}, {}, {variable: True})
             )
-        except (TemplateError, TypeError, ValueError):  # told where a prompt is made
+        except DFlashError:  # told where a prompt is made
             continue
         if on == again != off:  # a template may write the time of day
             return ThinkingSwitch(variable, {on: True, off: False}.get(unset))
     return None
-
-
-def _render(text: TextSource, variables: dict[str, bool]) -> str:
-    from transformers.utils.chat_template_utils import (
-        render_jinja_template,
-    )  # here: configurations are paired without it
-
-    given: dict[str, Any] = {"bos_token": text.bos_token or "", "eos_token": text.eos_token or "", **variables}
-    rendered = render_jinja_template([PROBE], chat_template=text.chat_template, add_generation_prompt=True, **given)[0]
-    return str(rendered[0])

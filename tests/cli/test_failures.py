@@ -211,3 +211,16 @@ def test_a_document_is_whole_or_not_there(cli, failing):
     failing("return Report({'first': 1, 'second': float('nan')})")
     result = cli("fail", "--json")
     assert (result.code, result.document["error"]) == (4, "UnexpectedError")
+
+
+def test_a_panic_of_a_library_in_rust_is_a_document_too(cli, tmp_path, monkeypatch):
+    class PanicException(BaseException):
+        """As pyo3 makes it."""
+
+    def panic(*rest, **named):
+        raise PanicException("index out of bounds")
+
+    monkeypatch.setattr("dflash_compile.runtime.load", panic)
+    result = cli("run", str(tmp_path), "--prompt", "x", "--json")
+    assert result.code == 4
+    assert "index out of bounds" in json.loads(result.out)["what"]
