@@ -36,12 +36,11 @@ SUITES = ("chat", "code", "reasoning", "tools")
 
 def of_bundle(session: Session, tokens: Sequence[int], rows: int) -> Rows:
     """Log-probabilities after each of the last `rows` of `tokens`, [rows, vocab]."""
-    assert session._engines is not None
-    target: Any = session._engines.target
+    target: Any = session.engines.target
     tokens, found, start = list(tokens), [], 0
     for size in chunk_rows(len(tokens), target.widest, target.exact_width):
         target.verify(tokens[start : start + size], start)
-        found.append(np.array(target._logits.read((size, target.vocab))))
+        found.append(target.logits(size))
         start += size
     return normalised(np.concatenate(found)[-rows:])
 
@@ -97,7 +96,7 @@ def main(words: Sequence[str] | None = None) -> int:
         for prompt in [
             prompt for suite in open_suites(given.suite or SUITES, given.prompts) for prompt in suite.prompts
         ]:
-            ids = sessions[0]._text.encode(prompt, raw=False)
+            ids = sessions[0].encode(prompt)
             said = list(sessions[0].tokens(ids, max_new_tokens=given.max_new_tokens))
             tokens = [*ids, *said[:-1]]
             with torch.no_grad():

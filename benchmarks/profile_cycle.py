@@ -14,7 +14,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import quantiles
 from time import thread_time
@@ -22,7 +22,11 @@ from typing import Any
 
 from dflash_compile.runtime import load
 from dflash_compile.runtime.cycles import chunk_rows
+from dflash_compile.runtime.loop import plan_limits, run
+from dflash_compile.runtime.policy.controller import AdaptiveWidth
+from dflash_compile.runtime.request import Request
 from dflash_compile.runtime.session import Session
+from dflash_compile.runtime.statistics import Recorder
 
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {"draft": False},
@@ -36,7 +40,7 @@ _INJECTED = (1, 2, 4)
 
 def fill(session: Session, tokens: Sequence[int]) -> float:
     """Fill both caches with a prompt; milliseconds."""
-    target, drafter = session._engines.target, session._engines.drafter  # type: ignore[union-attr]
+    target, drafter = session.engines.target, session.engines.drafter
     began, start = thread_time(), 0
     for rows in chunk_rows(len(tokens), min(target.widest, drafter.widest), target.exact_width):
         target.prefill(tokens[start : start + rows], start)
@@ -47,7 +51,7 @@ def fill(session: Session, tokens: Sequence[int]) -> float:
 
 def calls(session: Session, tokens: Sequence[int]) -> Iterator[tuple[str, Callable[[], object]]]:
     """One call of every role and width, by name, behind `tokens`, which the caches hold."""
-    target, drafter = session._engines.target, session._engines.drafter  # type: ignore[union-attr]
+    target, drafter = session.engines.target, session.engines.drafter
     position = len(tokens)
     widths = range(2, drafter.block + 1)
     for width in [target.exact_width, *(width for width in widths if width != target.exact_width)]:
@@ -72,52 +76,25 @@ def by_turns(sides: Sequence[dict[str, Callable[[], object]]], rounds: int) -> l
     return [{name: round(1000 * quantiles(values, n=10)[2], 3) for name, values in side.items()} for side in taken]
 
 
-@contextmanager
-def engine_time(session: Session) -> Iterator[Callable[[], float]]:
-    """Seconds of this thread spent inside engine calls so far."""
-    engines, total = session._engines, 0.0
-    assert engines is not None
-
-    def timed(call: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*arguments: Any) -> Any:
-            nonlocal total
-            began = thread_time()
-            try:
-                return call(*arguments)
-            finally:
-                total += thread_time() - began
-
-        return run
-
-    methods = [
-        (engines.target, "prefill"),
-        (engines.target, "verify"),
-        (engines.drafter, "draft"),
-        (engines.drafter, "inject"),
-    ]
-    for engine, name in methods:
-        setattr(engine, name, timed(getattr(engine, name)))
-    try:
-        yield lambda: total
-    finally:
-        for engine, name in methods:
-            delattr(engine, name)
-
-
-def host(session: Session, tokens: int, **way: Any) -> dict[str, float]:
+def host(
+    session: Session, tokens: int, controller: type[AdaptiveWidth] = AdaptiveWidth, **way: Any
+) -> dict[str, float]:
     """Microseconds a cycle outside the engines, and what the cycles gave."""
-    list(session.tokens(PROMPT, max_new_tokens=tokens, **way))  # widths seen for the first time bind
-    with engine_time(session) as inside:
-        answer = session.tokens(PROMPT, max_new_tokens=tokens, **way)
+    engines, request = session.engines, Request(session.encode(PROMPT), tokens, **way)
+    limits = plan_limits(request, engines.target, session.manifest.text.eos_ids)
+    decides = controller.for_engines(engines, drafter=request.draft)
+    for _ in range(2):  # widths seen for the first time bind
+        decides.begin()
+        record = Recorder(engines.drafter.block, thread_time)
+        answer = run(engines, request, limits, decides, record)
         next(answer)
-        began, engines = thread_time(), inside()
+        prompt = record.snapshot()
         for _ in answer:
             pass
-        spent, engines = thread_time() - began, inside() - engines
-    cycles = session.statistics.cycles
+    whole = record.snapshot()
     return {
-        "host_us": round(1e6 * (spent - engines) / cycles, 1),
-        "tokens_a_cycle": round((session.statistics.tokens - 1) / cycles, 2),
+        "host_us": round(1e6 * (whole.host_seconds - prompt.host_seconds) / whole.cycles, 1),
+        "tokens_a_cycle": round((whole.tokens - 1) / whole.cycles, 2),
     }
 
 

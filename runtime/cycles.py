@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .acceptance import accept_greedy, agreement
-from .embeds import Span, within
-from .engines import CycleEngine, DrafterEngine, TargetEngine
+from .embeds import within
+from .engines import CycleEngine, DrafterEngine, Engines
 from .policy.controller import PLAIN, Controller, CyclePlan
 from .policy.prompt_lookup import Lookup
+from .request import Request
 from .statistics import Recorder
 
 
@@ -26,42 +27,27 @@ def chunk_rows(rows: int, widest: int, narrowest: int) -> list[int]:
 
 
 class Cycles:
-    """Where an answer is, and how many committed rows the drafter has not seen yet.
+    """Where an answer is, and how many committed rows the drafter has not seen yet."""
 
-    Arguments as those of `loop.run`.
-    """
-
-    def __init__(
-        self,
-        target: TargetEngine,
-        drafter: DrafterEngine | None,
-        controller: Controller,
-        record: Recorder,
-        cycle: CycleEngine | None = None,
-        lookup: Lookup | None = None,
-    ) -> None:
-        self.target, self.drafter, self.controller, self.record, self.cycle, self.lookup = (
-            target,
-            drafter,
-            controller,
-            record,
-            cycle,
-            lookup,
-        )
+    def __init__(self, engines: Engines, request: Request, controller: Controller, record: Recorder) -> None:
+        self.target, self.cycle = engines.target, engines.cycle
+        self.drafter = engines.drafter if request.draft else None
+        self.request, self.controller, self.record = request, controller, record
+        looks_up = request.looks_up(device_cycles=engines.cycle is not None)
+        self.lookup = Lookup(engines.drafter.block - 1) if looks_up else None
         self.position = 0
         self.unseen = 0
 
-    def prefill(self, prompt: Sequence[int], embeds: Sequence[Span] = ()) -> int:
-        """The prompt, with rows of `embeds` in place of its tokens, into both caches; the first token of the answer."""
-        target, drafter, record = self.target, self.drafter, self.record
+    def prefill(self) -> int:
+        """The prompt, with given rows in place of its tokens, into both caches; the first token of the answer."""
+        target, drafter, record, prompt = self.target, self.drafter, self.record, self.request.prompt_ids
         record.prompt_tokens = len(prompt)
         widest = target.widest if drafter is None else min(target.widest, drafter.widest)
         choice = 0
         for rows in chunk_rows(len(prompt), widest, target.exact_width):
             now = record.clock()
-            choice = target.prefill(
-                prompt[self.position : self.position + rows], self.position, within(embeds, self.position, rows)
-            )
+            embeds = within(self.request.embeds, self.position, rows)
+            choice = target.prefill(prompt[self.position : self.position + rows], self.position, embeds)
             self.position += rows
             began, now = now, record.spent("prefill", now)
             self.controller.prefilled(rows, now - began)
@@ -126,7 +112,7 @@ class Cycles:
         self.record.cycle(True, done.width - 1, accepted)
         self.position += accepted + 1
         seconds = waited if done.seconds is None else done.seconds
-        self.controller.observe(CyclePlan(done.width, drafted=True), accepted, now - began + seconds, seconds)
+        self.controller.observe(plan._replace(width=done.width), accepted, now - began + seconds, seconds)
         return list(done.tokens)
 
     def _draft(self, drafter: DrafterEngine, anchor: int, width: int, now: float) -> Sequence[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal
 
 from .backend import EngineOptions, find_backend
 from .bundle.files import Verify
@@ -21,10 +22,24 @@ _MOST_CYCLES = 256
 """of one launch: nobody sees a token before its end"""
 
 
-def load_session(
-    path: str | Path, *, provider: str, threads: int | None, verify: Verify, device_loop: int | None = None
+def load(
+    path: str | Path,
+    *,
+    provider: Literal["cpu", "cuda"] = "cpu",
+    threads: int | None = None,
+    verify: Verify = "changed",
+    device_loop: int | None = None,
 ) -> Session:
-    """See `dflash_compile.runtime.load`."""
+    """The bundle in directory `path`, checked, loaded and ready to generate.
+
+    `threads` defaults to the cores this process may use. `verify="changed"` hashes every file that was written to since
+    this machine hashed it last, `"full"` hashes every file, `"size"` compares sizes only. Hashes and packed weights are
+    kept for the next time in a cache folder of the user; the environment variable DFLASH_COMPILE_CACHE names another
+    one, or is `off`. `device_loop=N`, an experiment for TensorRT bundles, has the GPU do up to N cycles before the host
+    sees their tokens. The session's `notes` say what is unusual, such as a device or a loop that was asked for and
+    cannot be had. Raises `UsageError` where there is no bundle, `IncompatibleError` where this machine cannot run it
+    (with the command that helps), `BundleError` where it is damaged.
+    """
     if threads is not None and (not isinstance(threads, int) or not 1 <= threads <= _MOST_THREADS):
         raise UsageError(
             f"threads={threads!r}",

@@ -10,11 +10,10 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from .cycles import Cycles
-from .embeds import Span
-from .engines import CycleEngine, DrafterEngine, TargetEngine
-from .errors import LengthError, UsageError
+from .engines import Engines, TargetEngine
+from .errors import LengthError
 from .policy.controller import Controller
-from .policy.prompt_lookup import Lookup
+from .request import Request
 from .statistics import Finish, Recorder
 
 
@@ -35,52 +34,37 @@ class Limits:
         return self.reason if count >= self.tokens else None
 
 
-def plan_limits(prompt: int, target: TargetEngine, max_new_tokens: int | None, eos_ids: Sequence[int]) -> Limits:
-    """The limits of an answer to `prompt` tokens, asked for at most `max_new_tokens`.
+def plan_limits(request: Request, target: TargetEngine, eos_ids: Sequence[int]) -> Limits:
+    """The limits of the answer to `request`.
 
     The last token needs no row of its own, but every call needs `exact_width` rows: the cache allows context - prompt -
     exact_width + 2 tokens, and always the one that prefill chooses. Raises `LengthError` where the prompt alone does
-    not fit, `UsageError` where nothing is asked.
+    not fit.
     """
-    if prompt < 1:
-        raise UsageError(
-            "the prompt is empty", why="a model continues text: it needs at least one token", fix="give a prompt"
-        )
-    if max_new_tokens is not None and (not isinstance(max_new_tokens, int) or max_new_tokens < 1):
-        raise UsageError(f"max_new_tokens={max_new_tokens!r}", fix="ask for a whole number of tokens, at least one")
-    if prompt > target.context:
+    prompt_tokens = len(request.prompt_ids)
+    if prompt_tokens > target.context:
         raise LengthError(
-            f"the prompt has {prompt} tokens; the bundle holds {target.context}, prompt and answer together",
+            f"the prompt has {prompt_tokens} tokens; the bundle holds {target.context}, prompt and answer together",
             fix="shorten it, or build the bundle with a larger --max-context",
         )
-    room = max(target.context - prompt - target.exact_width + 2, 1)
-    if max_new_tokens is not None and max_new_tokens <= room:
-        return Limits(max_new_tokens, "max_new_tokens", frozenset(eos_ids))
+    room = max(target.context - prompt_tokens - target.exact_width + 2, 1)
+    if request.max_new_tokens is not None and request.max_new_tokens <= room:
+        return Limits(request.max_new_tokens, "max_new_tokens", frozenset(eos_ids))
     return Limits(room, "length", frozenset(eos_ids))
 
 
 def run(
-    target: TargetEngine,
-    drafter: DrafterEngine | None,
-    prompt: Sequence[int],
-    limits: Limits,
-    controller: Controller,
-    record: Recorder,
-    cycle: CycleEngine | None = None,
-    lookup: Lookup | None = None,
-    embeds: Sequence[Span] = (),
+    engines: Engines, request: Request, limits: Limits, controller: Controller, record: Recorder
 ) -> Generator[int, None, None]:
-    """Token ids of the answer, as they are known; `controller` chooses each cycle.
+    """Token ids of the answer to `request`, as they are known; `controller` chooses each cycle.
 
-    `cycle` does those that draft at one of its widths, if given; `lookup`, a new one, guesses where the drafter does
-    not; `embeds` take the place of embedded tokens of the prompt. What the answer did is in `record`, which is up to
-    date at every yield.
+    What the answer did is in `record`, which is up to date at every yield.
     """
     started = record.clock()
-    if cycle is not None:
-        cycle.begin(len(prompt) + limits.tokens - 1, limits.eos_ids)  # an answer's last token needs no row
-    cycles = Cycles(target, drafter, controller, record, cycle, lookup)
-    fresh: list[int] = [cycles.prefill(prompt, embeds)]
+    if engines.cycle is not None:  # an answer's last token needs no row
+        engines.cycle.begin(len(request.prompt_ids) + limits.tokens - 1, limits.eos_ids)
+    cycles = Cycles(engines, request, controller, record)
+    fresh: list[int] = [cycles.prefill()]
     record.prefill_seconds = record.clock() - started
     while True:
         for token in fresh:

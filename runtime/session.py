@@ -14,7 +14,7 @@ from .engines import Engines
 from .errors import UsageError
 from .loop import Limits, plan_limits, run
 from .policy.controller import AdaptiveWidth, Controller, FixedWidth
-from .policy.prompt_lookup import Lookup
+from .request import Request
 from .statistics import Recorder, Statistics
 from .stops import StopFilter
 
@@ -35,9 +35,8 @@ class Session:
         self._engines: Engines | None = engines
         self._text = text
         self._record: Recorder | None = None
-        block, narrowest = manifest.pairing.block, engines.target.exact_width
-        self._adaptive = AdaptiveWidth(block, engines.widths, narrowest=narrowest)
-        self._undrafted = AdaptiveWidth(block, engines.widths, narrowest=narrowest, drafter=False)
+        self._adaptive = AdaptiveWidth.for_engines(engines)
+        self._undrafted = AdaptiveWidth.for_engines(engines, drafter=False)
         self._busy = Lock()
 
     def generate(
@@ -74,9 +73,10 @@ class Session:
         filtered = StopFilter(
             list(stop) if isinstance(stop, Iterable) and not isinstance(stop, str | bytes) else [stop]
         )
-        tokens, record = self._request(
-            prompt, max_new_tokens, raw, draft, block, lookup, inputs_embeds, chat_template_kwargs
-        )
+        ids = self.encode(prompt, raw=raw, chat_template_kwargs=chat_template_kwargs)
+        embeds = self._spans(inputs_embeds, prompt, ids)
+        record = self._recorder()
+        tokens = self._answer(Request(ids, max_new_tokens, draft, block, lookup, embeds), record)
         return self._pieces(tokens, record, filtered, on_token)
 
     def tokens(
@@ -92,7 +92,24 @@ class Session:
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> Generator[int, None, None]:
         """As `generate`, in token ids; an end-of-sequence token is the last of them."""
-        return self._request(prompt, max_new_tokens, raw, draft, block, lookup, inputs_embeds, chat_template_kwargs)[0]
+        ids = self.encode(prompt, raw=raw, chat_template_kwargs=chat_template_kwargs)
+        embeds = self._spans(inputs_embeds, prompt, ids)
+        return self._answer(Request(ids, max_new_tokens, draft, block, lookup, embeds), self._recorder())
+
+    def encode(
+        self, prompt: Prompt, *, raw: bool = False, chat_template_kwargs: Mapping[str, Any] | None = None
+    ) -> list[int]:
+        """Token ids of `prompt` as `generate` reads it. Raises as it does, for what is no prompt."""
+        return self._text.encode(prompt, raw=raw, variables=chat_template_kwargs)
+
+    @property
+    def engines(self) -> Engines:
+        """Those of the bundle, for measuring: whoever calls them leaves nothing that a request would read. Raises
+        `UsageError` where the session is closed.
+        """
+        if self._engines is None:
+            raise UsageError("this session is closed", fix="load the bundle again")
+        return self._engines
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -127,61 +144,33 @@ class Session:
     ) -> None:
         self.close()
 
-    def _request(
-        self,
-        prompt: Prompt,
-        max_new_tokens: int | None,
-        raw: bool,
-        draft: bool,
-        block: int | None,
-        lookup: bool | None,
-        inputs_embeds: Embeds,
-        variables: Mapping[str, Any] | None,
-    ) -> tuple[Generator[int, None, None], Recorder]:
-        """The running answer in ids, everything that can be wrong with the request checked."""
-        widest = self.manifest.pairing.block
-        if block is not None and (not isinstance(block, int) or not 2 <= block <= widest):
-            raise UsageError(
-                f"block={block!r}",
-                why=f"the drafter was built for blocks of 2 to {widest} rows",
-                fix="choose one of those, or leave it out",
-            )
-        if block is not None and lookup:
-            raise UsageError(
-                "lookup=True with a fixed block",
-                why="the drafter fills every block then",
-                fix="leave out one of the two",
-            )
-        ids = self._text.encode(prompt, raw=raw, variables=variables)
-        limits = plan_limits(len(ids), self._open().target, max_new_tokens, self.manifest.text.eos_ids)
-        embeds = check_embeds(inputs_embeds, len(ids), self._open().target.embeds)
-        if embeds and (isinstance(prompt, str) or any(isinstance(item, Mapping) for item in prompt)):
+    def _recorder(self) -> Recorder:
+        return Recorder(self.engines.drafter.block)
+
+    def _spans(self, embeds: Embeds, prompt: Prompt, ids: Sequence[int]) -> tuple[Span, ...]:
+        """`embeds` for a `prompt` of `ids`. Raises as `check_embeds`, and `UsageError` where the prompt is text."""
+        spans = check_embeds(embeds, len(ids), self.engines.target.embeds)
+        if spans and (isinstance(prompt, str) or any(isinstance(item, Mapping) for item in prompt)):
             raise UsageError(
                 "inputs_embeds with a prompt that is text",
                 why="they belong to tokens by number",
                 fix="give the prompt as token ids",
             )
-        record = Recorder(widest)
-        controller: Controller = (
-            FixedWidth(block) if block is not None else self._adaptive if draft else self._undrafted
-        )
-        # Between cycles that a device does alone a look-up would make it wait: nobody has measured yet whether that
-        # pays.
-        looks_up = draft and block is None and self._open().cycle is None if lookup is None else lookup
-        return self._ids(
-            ids, limits, draft, controller, record, Lookup(widest - 1) if looks_up else None, embeds
-        ), record
+        return spans
 
-    def _ids(
-        self,
-        prompt: list[int],
-        limits: Limits,
-        draft: bool,
-        controller: Controller,
-        record: Recorder,
-        lookup: Lookup | None,
-        embeds: Sequence[Span],
-    ) -> Generator[int, None, None]:
+    def _answer(self, request: Request, record: Recorder) -> Generator[int, None, None]:
+        """The running answer in ids, everything that can be wrong with the request checked."""
+        widest = self.engines.drafter.block
+        if request.block is not None and request.block > widest:
+            raise UsageError(
+                f"block={request.block!r}",
+                why=f"the drafter was built for blocks of 2 to {widest} rows",
+                fix="choose one of those, or leave it out",
+            )
+        limits = plan_limits(request, self.engines.target, self.manifest.text.eos_ids)
+        return self._run(request, limits, record)
+
+    def _run(self, request: Request, limits: Limits, record: Recorder) -> Generator[int, None, None]:
         if not self._busy.acquire(blocking=False):
             raise UsageError(
                 "this session is already generating",
@@ -189,22 +178,17 @@ class Session:
                 fix="finish or close() the other generator first, or load the bundle twice",
             )
         try:
-            engines = self._open()
+            engines, controller = self.engines, self._controller(request)
             self._record = record
             controller.begin()
-            yield from run(
-                engines.target,
-                engines.drafter if draft else None,
-                prompt,
-                limits,
-                controller,
-                record,
-                engines.cycle,
-                lookup,
-                embeds,
-            )
+            yield from run(engines, request, limits, controller, record)
         finally:
             self._busy.release()
+
+    def _controller(self, request: Request) -> Controller:
+        if request.block is not None:
+            return FixedWidth(request.block)
+        return self._adaptive if request.draft else self._undrafted
 
     def _pieces(
         self,
@@ -225,8 +209,3 @@ class Session:
                     return
         if piece := stops.flush():
             yield piece
-
-    def _open(self) -> Engines:
-        if self._engines is None:
-            raise UsageError("this session is closed", fix="load the bundle again")
-        return self._engines

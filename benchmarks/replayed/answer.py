@@ -15,6 +15,7 @@ from dflash_compile.cli.bench.suite import Suite
 from dflash_compile.runtime.cycles import Cycles
 from dflash_compile.runtime.engines import DrafterEngine
 from dflash_compile.runtime.policy.controller import FixedWidth
+from dflash_compile.runtime.request import Request
 from dflash_compile.runtime.session import Session
 from dflash_compile.runtime.statistics import Recorder
 
@@ -52,8 +53,7 @@ class Recording(msgspec.Struct, frozen=True):
 
 def record(session: Session, suites: Sequence[Suite], most: int, rounds: int) -> Recording:
     """Answers of at most `most` tokens to every prompt of `suites`, and prices that are each of `rounds` calls."""
-    assert session._engines is not None
-    target, drafter = session._engines.target, session._engines.drafter
+    target, drafter = session.engines.target, session.engines.drafter
     tokens = [5 + token % 300 for token in range(min(POSITION, target.context - drafter.block))]
     fill(session, tokens)
     prices = measure_prices(session, tokens, rounds)
@@ -74,11 +74,10 @@ def read(path: Path) -> Recording:
 
 
 def _answer(session: Session, suite: str, prompt: str, most: int) -> Answer:
-    assert session._engines is not None
-    target, drafter = session._engines.target, session._engines.drafter
-    ids, eos = session._text.encode(prompt, raw=False), frozenset(session.manifest.text.eos_ids)
+    target, drafter = session.engines.target, session.engines.drafter
+    ids, eos = session.encode(prompt), frozenset(session.manifest.text.eos_ids)
     most = max(min(most, target.context - len(ids) - 2 * drafter.block), 1)
-    tokens = [Cycles(target, drafter, FixedWidth(drafter.block), Recorder(drafter.block)).prefill(ids)]
+    tokens = [Cycles(session.engines, Request(ids), FixedWidth(drafter.block), Recorder(drafter.block)).prefill()]
     proposals, chances, length = list[list[list[int]]](), list[list[list[float]]](), most
     while len(tokens) < length + drafter.block:
         position = len(ids) + len(tokens) - 1

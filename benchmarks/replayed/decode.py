@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dflash_compile.runtime.engines import Engines
 from dflash_compile.runtime.loop import Limits, run
 from dflash_compile.runtime.policy.controller import AdaptiveWidth, Controller
-from dflash_compile.runtime.policy.prompt_lookup import Lookup
+from dflash_compile.runtime.request import Request
 from dflash_compile.runtime.statistics import Recorder
 
 from .answer import Answer, Recording
@@ -26,11 +26,14 @@ class Way:
 
     def controller(self, recording: Recording) -> AdaptiveWidth:
         """One that knows nothing yet, as a session that was just opened has it."""
-        answer, clock = recording.answers[0], Clock()
-        engines = Engines(
-            ReplayedTarget(recording, answer, clock, 0.0), ReplayedDrafter(recording, answer, clock, self.chances)
+        return AdaptiveWidth.for_engines(self.engines(recording, recording.answers[0], Clock()), drafter=self.drafter)
+
+    def engines(self, recording: Recording, answer: Answer, clock: Clock) -> Engines:
+        """Those that give `answer` again."""
+        host = recording.prices.hosted(self.drafter, self.lookup, self.chances)
+        return Engines(
+            ReplayedTarget(recording, answer, clock, host), ReplayedDrafter(recording, answer, clock, self.chances)
         )
-        return AdaptiveWidth(recording.block, engines.widths, narrowest=recording.exact_width, drafter=self.drafter)
 
 
 PLAIN = Way()
@@ -52,15 +55,11 @@ class Replay:
 def decode(recording: Recording, answer: Answer, way: Way, controller: Controller) -> Replay:
     """The answer again. Raises `ValueError` where other tokens came of it, which is a fault of this replay."""
     clock, plain = Clock(), recording.prices.verify[recording.exact_width]
-    target = ReplayedTarget(recording, answer, clock, recording.prices.hosted(way.drafter, way.lookup, way.chances))
-    drafter = ReplayedDrafter(recording, answer, clock, way.chances) if way.drafter else None
     ledger, record = Ledger(controller, plain), Recorder(recording.block, clock)
-    lookup, limits = (
-        Lookup(recording.block - 1) if way.lookup else None,
-        Limits(answer.length, "max_new_tokens", frozenset()),
-    )
+    request = Request(answer.prompt, answer.length, draft=way.drafter, lookup=way.lookup)
     ledger.begin()
-    tokens = list(run(target, drafter, answer.prompt, limits, ledger, record, None, lookup))
+    limits = Limits(answer.length, "max_new_tokens", frozenset())
+    tokens = list(run(way.engines(recording, answer, clock), request, limits, ledger, record))
     if tokens != answer.tokens[: answer.length]:
         raise ValueError("the replay gave other tokens than were recorded")
     return Replay(record.decode_seconds, dict(ledger.cycles), dict(ledger.saved))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from dflash_compile.runtime.policy.controller import AdaptiveWidth, Controller, CyclePlan
+from dflash_compile.runtime.policy.controller import Controller, CyclePlan
 from dflash_compile.runtime.policy.verify_rows import Chance
 
 
@@ -34,9 +34,15 @@ class Ledger:
 
     def observe(self, plan: CyclePlan, accepted: int, seconds: float, verify_seconds: float) -> None:
         self._inner.observe(plan, accepted, seconds, verify_seconds)
-        kind = f"draft {plan.width}" if plan.drafted else "plain" if plan.width < 2 else f"look-up {plan.width}"
-        if plan.drafted and isinstance(self._inner, AdaptiveWidth) and self._inner._on_trial:
-            kind = "trial"
+        kind = (
+            "trial"
+            if plan.trial
+            else f"draft {plan.width}"
+            if plan.drafted
+            else "plain"
+            if plan.width < 2
+            else f"look-up {plan.width}"
+        )
         self.cycles[kind] += 1
         self.saved[kind] += (accepted + 1) * self._plain - seconds
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import msgspec
 from profile_cycle import WAYS, by_turns, calls, host
 
+from dflash_compile.runtime.policy.controller import AdaptiveWidth, CyclePlan
+from dflash_compile.runtime.policy.verify_rows import Chance
 from dflash_compile.runtime.session import Session
 
 _HOST_TOKENS = 96
@@ -42,10 +44,16 @@ class Prices(msgspec.Struct, frozen=True):
         return self.host[name] if chances else self.host.get(f"{name}, silent", self.host[name])
 
 
+class Unasked(AdaptiveWidth):
+    """Decides as if the drafter did not say how sure it is."""
+
+    def narrow(self, plan: CyclePlan, chance: Chance) -> int:
+        return plan.width
+
+
 def measure_prices(session: Session, tokens: Sequence[int], rounds: int) -> Prices:
     """Of `rounds` calls each, behind `tokens`, which both caches hold."""
-    assert session._engines is not None
-    target, drafter = session._engines.target, session._engines.drafter
+    target, drafter = session.engines.target, session.engines.drafter
     widest = min(target.widest, drafter.widest, len(tokens))
     named = dict(calls(session, tokens))
     # The first inject after other calls finds nothing of its weights in the processor's caches, as one in an answer
@@ -65,7 +73,8 @@ def measure_prices(session: Session, tokens: Sequence[int], rounds: int) -> Pric
     }
     hosts = {name: host(session, _HOST_TOKENS, **way)["host_us"] / 1e6 for name, way in WAYS.items()}
     if drafter.has_chances:
-        drafter.has_chances = False
-        hosts |= {f"{name}, silent": host(session, _HOST_TOKENS, **way)["host_us"] / 1e6 for name, way in WAYS.items()}
-        drafter.has_chances = True
+        hosts |= {
+            f"{name}, silent": host(session, _HOST_TOKENS, Unasked, **way)["host_us"] / 1e6
+            for name, way in WAYS.items()
+        }
     return Prices(**by_role, host=hosts, read=seconds["read"] / widest)

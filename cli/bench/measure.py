@@ -27,14 +27,12 @@ def bench(
     baseline: Side,
     suites: Sequence[Suite],
     lengths: Sequence[int],
-    encode: Callable[[str], list[int]],
     settings: SettingsRecord,
     progress: Progress,
 ) -> BenchRecord:
     """Every suite and every context length of `lengths` on `session`, which is the loaded bundle at `path`.
 
-    `encode` gives the ids of a user message, template included. Raises `LengthError` where no prompt of any suite fits
-    the bundle, and `UsageError` where a context length does not.
+    Raises `LengthError` where no prompt of any suite fits the bundle, and `UsageError` where a context length does not.
     """
     bundle, machine = bundle_record(path, session), machine_record(session.manifest.requires.backend)
     fitting, notes = fit(session, suites)
@@ -52,7 +50,9 @@ def bench(
     measured = [_suite(suite, sides, settings, bundle.cache.bytes_per_token, progress) for suite in fitting]
     texts = [prompt for suite in fitting for prompt in suite.prompts]
     contexts = list(
-        _contexts(session, baseline, sizes, lambda size: make_prompt(encode, texts, size), settings, bundle, progress)
+        _contexts(
+            session, baseline, sizes, lambda size: make_prompt(session.encode, texts, size), settings, bundle, progress
+        )
     )
     lossless = all(suite.lossless for suite in measured) and all(it.lossless for it in contexts)
     notes += _doubts(machine, measured)

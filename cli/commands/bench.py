@@ -58,12 +58,10 @@ def command(
     import msgspec
 
     from dflash_compile.runtime import load
-    from dflash_compile.runtime.bundle.read import open_bundle
-    from dflash_compile.runtime.text import open_text
 
     from ..bench.answers import WARM_UP_TOKENS
     from ..bench.baselines import find_baseline
-    from ..bench.context import prompt_length, read_lengths
+    from ..bench.context import read_lengths
     from ..bench.measure import bench
     from ..bench.records import SettingsRecord
     from ..bench.report import check_report, write_report
@@ -77,10 +75,6 @@ def command(
         open_suites(suite or [ALL], prompts),
         read_lengths(context) if context is not None else [],
     )
-    opened = open_bundle(bundle)
-    for length in lengths:
-        prompt_length(length, opened.manifest.context, max_new_tokens, opened.manifest.pairing.block)
-    text = open_text(opened)
     settings = SettingsRecord(
         baseline=baseline,
         baseline_summary=side.SUMMARY,
@@ -95,19 +89,10 @@ def command(
     with console.progress() as progress:
         progress("loading the bundle")
         with (
-            load(bundle, provider=provider, threads=threads, verify="size") as session,
+            load(bundle, provider=provider, threads=threads, verify="full") as session,
             side.open_baseline(bundle, session) as plain,
         ):
-            record = bench(
-                bundle,
-                session,
-                plain,
-                suites,
-                lengths,
-                lambda message: text.encode(message, raw=False),
-                settings,
-                progress,
-            )
+            record = bench(bundle, session, plain, suites, lengths, settings, progress)
         code = ExitCode.OK if record.lossless else ExitCode.CHECK_FAILED
         if report is not None:
             progress("writing the report")

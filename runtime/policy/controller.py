@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
+from ..engines import Engines
 from .estimates import Costs, Shares
 from .verify_rows import Blocks, Chance
 
@@ -48,6 +49,8 @@ class CyclePlan(NamedTuple):
     guesses"""
     drafted: bool
     """by the drafter; else what is looked up fills the rows behind the anchor"""
+    trial: bool = False
+    """drafted to learn how often proposals stand now, where another cycle promises more"""
 
 
 class Controller(Protocol):
@@ -152,10 +155,15 @@ class AdaptiveWidth:
         """of all matches"""
         self._put_by = 0.0
         """seconds that trials may take beyond decoding the same tokens without the drafter"""
-        self._on_trial, self._undrafted = False, 0
-        """whether the last drafted cycle was a trial, and cycles since then"""
+        self._undrafted = 0
+        """cycles since the last that drafted"""
         self._rival = 0.0
         """seconds a token of the best cycle without the drafter, where one was on trial"""
+
+    @classmethod
+    def for_engines(cls, engines: Engines, *, drafter: bool = True) -> Self:
+        """One that knows nothing yet of `engines`."""
+        return cls(engines.drafter.block, engines.widths, narrowest=engines.target.exact_width, drafter=drafter)
 
     def begin(self) -> None:
         """Another answer begins: how often the drafter was right in others says little of it, what calls cost and what
@@ -185,14 +193,13 @@ class AdaptiveWidth:
         width, drafted_rate = self._best_draft(widths)
         self._worth = max(rate, drafted_rate)
         if drafted_rate > rate:
-            self._on_trial = False
             return CyclePlan(width, drafted=True)
         # Only to learn of the drafter what has not been seen lately, and not where a look-up promises much: there it
         # would cost most.
-        self._rival, self._on_trial = 1 / rate, self._undrafted >= _PATIENCE and looked_up.width == PLAIN
+        self._rival, trial = 1 / rate, self._undrafted >= _PATIENCE and looked_up.width == PLAIN
         loss = max(self.cost(widths[0]) - self._rival, 0.0)
         self._put_by = min(self._put_by, _SAVED_UP * loss)
-        return CyclePlan(widths[0], drafted=True) if self._on_trial and loss <= self._put_by else looked_up
+        return CyclePlan(widths[0], drafted=True, trial=True) if trial and loss <= self._put_by else looked_up
 
     def narrow(self, plan: CyclePlan, chance: Chance) -> int:
         if not self._worth:
@@ -216,7 +223,7 @@ class AdaptiveWidth:
             self._blocks.note(rows, accepted)
         else:
             self._drafts.note(rows - 1, accepted)
-        if self._on_trial:
+        if plan.trial:
             self._put_by += (accepted + 1) * self._rival - self.cost(plan.width)
 
     def looked_up(self, match: int, known: int, stood: int) -> None:

@@ -23,6 +23,7 @@ from dflash_compile.export.dflash.v1 import DflashV1
 from dflash_compile.runtime import load
 from dflash_compile.runtime.loop import plan_limits, run
 from dflash_compile.runtime.policy.controller import FixedWidth
+from dflash_compile.runtime.request import Request
 from dflash_compile.runtime.session import Session
 from dflash_compile.runtime.statistics import Recorder
 from dflash_compile.train.evaluate import matches
@@ -102,7 +103,7 @@ def test_fp32_tokens_are_those_of_transformers(bundles: Bundles, model: Any, tar
     equal = 0
     asked = prompts(5)
     for prompt in asked:
-        ids = session._text.encode(prompt, raw=False)
+        ids = session.encode(prompt)
         ours = list(session.tokens(prompt, max_new_tokens=TOKENS, block=session.manifest.pairing.block))
         theirs = model.generate(
             torch.tensor([ids]),
@@ -154,12 +155,13 @@ class Outcome:
 
 def engine_outcomes(session: Session, asked: list[str]) -> list[Outcome]:
     """Greedy answers in whole blocks."""
-    engines, block = session._open(), session.manifest.pairing.block
+    engines, block = session.engines, session.manifest.pairing.block
     outcomes = []
     for prompt in asked:
-        ids, cycles = session._text.encode(prompt, raw=False), Cycles(block)
-        limits = plan_limits(len(ids), engines.target, TOKENS, session.manifest.text.eos_ids)
-        answer = list(run(engines.target, engines.drafter, ids, limits, FixedWidth(block), cycles))
+        ids, cycles = session.encode(prompt), Cycles(block)
+        request = Request(ids, TOKENS, block=block)
+        limits = plan_limits(request, engines.target, session.manifest.text.eos_ids)
+        answer = list(run(engines, request, limits, FixedWidth(block), cycles))
         outcomes.append(Outcome(ids, answer, cycles.accepted))
     return outcomes
 
@@ -222,7 +224,7 @@ def test_a_shifted_position_is_noticed(
     bundles: Bundles, model: Any, drafter: DrafterCheckpoint, monkeypatch: pytest.MonkeyPatch, shift: int
 ) -> None:
     session = bundles.session("fp32")
-    engine = session._open().drafter
+    engine = session.engines.drafter
     draft = engine.draft
     monkeypatch.setattr(engine, "draft", lambda anchor, position, rows: draft(anchor, position + shift, rows))
     assert agreement(engine_outcomes(session, prompts(1)), model, drafter) < 0.97

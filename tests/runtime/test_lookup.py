@@ -19,6 +19,7 @@ from dflash_compile.runtime.errors import UsageError
 from dflash_compile.runtime.loop import plan_limits, run
 from dflash_compile.runtime.policy.controller import AdaptiveWidth, CyclePlan
 from dflash_compile.runtime.policy.prompt_lookup import LONGEST, Lookup
+from dflash_compile.runtime.request import Request
 from dflash_compile.runtime.session import Session
 from dflash_compile.runtime.statistics import Recorder
 from dflash_compile.runtime.text import Text
@@ -89,11 +90,11 @@ def answer(
 ):
     """(tokens, statistics, target, drafter) of one request."""
     target = FakeTarget(context, exact_width, widest)
-    drafter = FakeDrafter(right, context, BLOCK, widest) if right is not None else None
-    record, limits = Recorder(BLOCK), plan_limits(len(prompt), target, most, eos)
-    controller = controller or AdaptiveWidth(BLOCK, narrowest=exact_width, drafter=drafter is not None)
+    drafter = FakeDrafter(right, context, BLOCK, widest)
+    record, request = Recorder(BLOCK), Request(prompt, most, draft=right is not None, lookup=lookup)
+    controller = controller or AdaptiveWidth(BLOCK, narrowest=exact_width, drafter=right is not None)
     return (
-        list(run(target, drafter, prompt, limits, controller, record, None, Lookup(BLOCK - 1) if lookup else None)),
+        list(run(Engines(target, drafter), request, plan_limits(request, target, eos), controller, record)),
         record.snapshot(),
         target,
         drafter,

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from dflash_compile.runtime.acceptance import accept_greedy
 from dflash_compile.runtime.cycles import chunk_rows
-from dflash_compile.runtime.engines import DrafterEngine
+from dflash_compile.runtime.engines import DrafterEngine, Engines
 from dflash_compile.runtime.errors import LengthError, UsageError
 from dflash_compile.runtime.loop import plan_limits, run
 from dflash_compile.runtime.policy.controller import CyclePlan, FixedWidth
+from dflash_compile.runtime.request import Request
 from dflash_compile.runtime.statistics import Recorder
 
 PROMPTS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40)
@@ -34,14 +35,13 @@ def answer(
 ):
     """(tokens, statistics, target, drafter) of one request; `right=None` decodes plainly."""
     target = FakeTarget(context, exact_width, widest)
-    drafter = FakeDrafter(right, context, BLOCK, widest) if right is not None else None
-    record = Recorder(BLOCK)
+    drafter = FakeDrafter(right, context, BLOCK, widest)
+    record, request = Recorder(BLOCK), Request(prompt, most, draft=right is not None, lookup=False)
     tokens = list(
         run(
-            target,
-            drafter,
-            prompt,
-            plan_limits(len(prompt), target, most, eos),
+            Engines(target, drafter),
+            request,
+            plan_limits(request, target, eos),
             controller or FixedWidth(block),
             record,
         )
@@ -175,8 +175,9 @@ def test_plain_decoding_counts_one_token_a_cycle():
 def test_consumer_time_is_not_counted():
     import time
 
-    target, record = FakeTarget(), Recorder(BLOCK)
-    for _ in run(target, None, [1, 2], plan_limits(2, target, 4, ()), FixedWidth(BLOCK), record):
+    engines, record = Engines(FakeTarget(), FakeDrafter(lambda position: True)), Recorder(BLOCK)
+    request = Request([1, 2], 4, draft=False)
+    for _ in run(engines, request, plan_limits(request, engines.target, ()), FixedWidth(BLOCK), record):
         time.sleep(0.05)
     assert record.snapshot().prefill_seconds + record.snapshot().decode_seconds < 0.1
 
@@ -214,11 +215,30 @@ def test_prompt_that_does_not_fit():
     target = FakeTarget(context=16)
     assert len(answer([1] * 16, context=16)[0]) == 1
     with pytest.raises(LengthError, match="17 tokens"):
-        plan_limits(17, target, None, ())
-    with pytest.raises(UsageError, match="empty"):
-        plan_limits(0, target, None, ())
-    with pytest.raises(UsageError, match="max_new_tokens"):
-        plan_limits(1, target, 0, ())
+        plan_limits(Request([1] * 17), target, ())
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"prompt_ids": []}, "empty"),
+        *(({"max_new_tokens": most}, "max_new_tokens") for most in (0, -1, 1.5, "9")),
+        *(({"block": rows}, "block=") for rows in (1, 0, -2, 2.0, "4")),
+        ({"block": 4, "lookup": True}, "lookup=True"),
+    ],
+)
+def test_a_request_that_nothing_can_answer(asked, says):
+    with pytest.raises(UsageError, match=says) as caught:
+        Request(**{"prompt_ids": [1], **asked})
+    assert caught.value.fix
+
+
+def test_who_guesses_where_it_is_left_open():
+    assert Request([1]).looks_up(device_cycles=False)
+    assert not Request([1]).looks_up(device_cycles=True), "a look-up between the device's cycles makes it wait"
+    assert Request([1], lookup=True).looks_up(device_cycles=True)
+    assert not Request([1], draft=False).looks_up(device_cycles=False)
+    assert not Request([1], block=4).looks_up(device_cycles=False)
 
 
 def test_engines_refuse_what_does_not_fit():

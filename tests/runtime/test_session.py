@@ -145,6 +145,17 @@ def test_closed(tiny_bundle):
     assert session.statistics.tokens == 3
 
 
+def test_ids_of_a_prompt_are_those_of_its_answer(tiny_bundle):
+    with load(tiny_bundle) as session:
+        ids = session.encode("hi")
+        assert bytes(ids) == b"user: hi\nassistant:"
+        assert session.encode("hi", raw=True) == session.encode([*b"hi"]) == [*b"hi"]
+        assert list(session.tokens(ids, max_new_tokens=5)) == list(session.tokens("hi", max_new_tokens=5))
+        assert session.engines.target.context == session.manifest.context
+    with pytest.raises(UsageError, match="closed"):
+        _ = session.engines
+
+
 def test_closed_in_the_middle_of_an_answer(tiny_bundle):
     session = load(tiny_bundle)
     answer = session.tokens("hi", max_new_tokens=20)

@@ -18,12 +18,12 @@ from trt_fakes import ARCH, BLOCK, CONTEXT, ROWS, FakeDevice, committed
 from trt_machine import PATTERNS, PROMPT, Machine, Turns
 
 from dflash_compile.compile.tensorrt.loop_kernel import SOURCE
+from dflash_compile.runtime import load
 from dflash_compile.runtime.backend import EngineOptions, find_backend
 from dflash_compile.runtime.backends.tensorrt.backend import check_loop
 from dflash_compile.runtime.backends.tensorrt.cycle import Cycle
 from dflash_compile.runtime.backends.tensorrt.loop import MOST_ENDS, Kernels, Loop
 from dflash_compile.runtime.errors import IncompatibleError, UsageError
-from dflash_compile.runtime.loading import load_session
 from dflash_compile.runtime.policy.controller import PLAIN, AdaptiveWidth, CyclePlan
 
 
@@ -189,7 +189,7 @@ def test_other_back_ends_refuse_it(name: str) -> None:
 @pytest.mark.parametrize("cycles", [0, 1, 257, 2.5])
 def test_no_loop_of_one_cycle_or_of_too_many(cycles: object) -> None:
     with pytest.raises(UsageError, match="from 2 to 256"):
-        load_session("nowhere", provider="cpu", threads=None, verify="size", device_loop=cycles)  # type: ignore[arg-type]
+        load("nowhere", device_loop=cycles)  # type: ignore[arg-type]
 
 
 def test_the_kernel_does_what_it_does_in_python(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from dflash_compile.runtime.bundle.manifest import GraphRecord
 from dflash_compile.runtime.engines import Engines
 from dflash_compile.runtime.loop import plan_limits, run
 from dflash_compile.runtime.policy.controller import PLAIN, Controller, CyclePlan, FixedWidth
+from dflash_compile.runtime.request import Request
 from dflash_compile.runtime.statistics import Recorder
 
 PROMPT = [1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3]
@@ -77,18 +78,9 @@ class Machine:
         controller: Controller | None = None,
         eos: Sequence[int] = (),
     ) -> Generator[int, None, None]:
-        limits = plan_limits(len(prompt), self.engines.target, count, eos)
-        drafter = self.engines.drafter if draft else None
-        self.record = Recorder(BLOCK)
-        return run(
-            self.engines.target,
-            drafter,
-            prompt,
-            limits,
-            controller or FixedWidth(width),
-            self.record,
-            self.engines.cycle,
-        )
+        self.record, request = Recorder(BLOCK), Request(prompt, count, draft=draft)
+        limits = plan_limits(request, self.engines.target, eos)
+        return run(self.engines, request, limits, controller or FixedWidth(width), self.record)
 
 
 class Turns:

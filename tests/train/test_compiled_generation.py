@@ -18,6 +18,7 @@ from dflash_compile.runtime import load
 from dflash_compile.runtime.errors import IncompatibleError
 from dflash_compile.runtime.loop import Limits, run
 from dflash_compile.runtime.policy.controller import FixedWidth
+from dflash_compile.runtime.request import Request as Decoding
 from dflash_compile.runtime.statistics import Recorder
 from dflash_compile.train.compiled_generation import CompiledGenerator
 from dflash_compile.train.compiled_target import CompiledTarget
@@ -85,11 +86,11 @@ def test_every_slot_equals_transformers_alone(target: Path, drafter: Path) -> No
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 def test_quantised_slots_say_what_the_bundle_says(target: Path, drafter: Path, precision: str) -> None:
     path = bundle(target, drafter, precision)
-    engines = load(path)._open()
+    engines = load(path).engines
     limits = Limits(LIMIT, "max_new_tokens", frozenset())
     done = answers(generator(path, slots=3), [Request(prompt, LIMIT) for prompt in PROMPTS])
     for prompt in PROMPTS:
-        plain = list(run(engines.target, None, prompt, limits, FixedWidth(1), Recorder(1)))
+        plain = list(run(engines, Decoding(prompt, LIMIT, draft=False), limits, FixedWidth(1), Recorder(1)))
         assert done[prompt].tokens[len(prompt) :] == plain
 
 

@@ -115,6 +115,10 @@ class _Target(TargetEngine):
         self._kept: dict[tuple[int, ...], int] = {}
         """rows of taps before those of a call, as it is bound"""
 
+    def logits(self, rows: int) -> NDArray[Any]:
+        """A copy of those that the first `rows` rows of the last verify gave, [rows, vocab]: for measuring."""
+        return self._logits.read((rows, self.vocab)).copy()
+
     def close(self) -> None:
         self._graph = None
         self._caches = {}
