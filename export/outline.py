@@ -6,18 +6,15 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from dflash_compile.runtime.errors import CheckpointError
 
 from .checkpoints.references import locate
 from .checkpoints.skeleton import built_without_memory, shapes_of
 from .checkpoints.target_spec import target_sizes
-from .dflash.v2 import draft_module
 from .families import family_of
 from .opening import open_drafter, open_target
 from .registry import the_one_for
@@ -112,10 +109,3 @@ def _specify_file(file: Path) -> DrafterSpec:
                 for key, value in (("where", error.where), ("why", error.why), ("fix", error.fix))
             }
             raise CheckpointError(error.what, **named) from None
-
-
-def drafter_shapes(spec: DrafterSpec, target: TargetSpec) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every parameter of the draft module; embedding and head are not among them."""
-    with torch.device("meta"):
-        module = draft_module(replace(spec, evidence={}), len(spec.taps) * target.hidden, target.vocab)
-    return {name: tuple(value.shape) for name, value in module.state_dict().items()}

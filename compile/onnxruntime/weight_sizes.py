@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from dflash_compile.export.outline import TargetOutline, drafter_shapes
+from dflash_compile.export.dflash.shapes import module_shapes
+from dflash_compile.export.outline import TargetOutline
 from dflash_compile.export.parameter_names import EMBEDDING, HEAD
 from dflash_compile.export.spec import DrafterSpec, TargetSpec
 from dflash_compile.export.tracing.graph import WeightRef
@@ -50,7 +51,7 @@ def drafter_bytes(spec: DrafterSpec, target: TargetSpec, precision: Precision) -
     """Of the inject and the draft engine, each with the weights it reads, and the draft engine with embedding and head
     of its own.
     """
-    shapes = drafter_shapes(spec, target)
+    shapes = module_shapes(spec, len(spec.taps) * target.hidden, target.vocab)
     inject = {
         name: shape
         for name, shape in shapes.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -33,10 +34,8 @@ class DraftVocabulary:
                 f"{len(outside)} ids are outside the target's vocabulary of {self.vocab}: {_first(outside)}"
             )
         if len(set(self.ids)) != len(self.ids):
-            seen: set[int] = set()
-            raise ValueError(
-                f"ids occur twice: {_first(token for token in self.ids if token in seen or seen.add(token))}"
-            )  # type: ignore[func-returns-value]
+            twice = [token for token, times in Counter(self.ids).items() if times > 1]
+            raise ValueError(f"ids occur twice: {_first(twice)}")
         if not 1 <= len(self.ids) < self.vocab:
             raise ValueError(
                 f"a reduced vocabulary has 1 to {self.vocab - 1} of the target's {self.vocab} tokens, not"

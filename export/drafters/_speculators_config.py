@@ -13,12 +13,12 @@ from typing import Any
 
 from ..checkpoints.files import section
 from ..spec import DrafterSpec
+from ._kinds import FULL, SLIDING, check_kinds
 from ._layer_config import layer_config
 from ._reader import UNSAID, Reader, count, flag, index, indices, mapping, positive
 from ._speculators_keys import LAYERS, TARGET_HEAD, TARGET_LAYERS, VERSION, check_keys, check_kind
 
 DIALECT = "speculators"
-_FULL, _SLIDING = "full_attention", "sliding_attention"
 _ROPE = {"rope_type", "rope_theta", "factor", "original_max_position_embeddings"} | {
     *(
         "attention_factor",
@@ -130,7 +130,7 @@ def write_config(spec: DrafterSpec, head_from_target: bool) -> dict[str, Any]:
         LAYERS: {
             **layer_config(spec),
             "attention_dropout": 0.0,
-            "layer_types": [_FULL if window is None else _SLIDING for window in spec.windows or (None,) * spec.layers],
+            "layer_types": [FULL if window is None else SLIDING for window in spec.windows or (None,) * spec.layers],
             "use_sliding_window": any(spec.windows),
             "sliding_window": next((window for window in spec.windows if window is not None), None),
             "tie_word_embeddings": False,
@@ -206,15 +206,9 @@ def _rope(reader: Reader, layers: Any) -> tuple[float, Mapping[str, object] | No
 
 def _windows(reader: Reader, layers: Any, depth: int) -> tuple[tuple[int | None, ...], tuple[bool, ...]]:
     """(window, causality) of every layer: full layers look both ways, sliding ones only where the drafter says so."""
-    kinds = getattr(layers, "layer_types", None) or [_FULL] * depth
-    if len(kinds) != depth or not set(kinds) <= {_FULL, _SLIDING}:
-        raise reader.fault(
-            f"{LAYERS}.layer_types",
-            f"layer_types must be {depth} of {_FULL}, {_SLIDING}",
-            f"found {kinds!r}",
-            "take config.json from the drafter's original repository",
-        )
-    if _SLIDING not in kinds:
+    kinds = getattr(layers, "layer_types", None) or [FULL] * depth
+    check_kinds(reader, f"{LAYERS}.layer_types", kinds, depth)
+    if SLIDING not in kinds:
         reader.evidence["causal"] = "full layers see the whole block"
         return (None,) * depth, (False,) * depth
     window = getattr(layers, "sliding_window", None)
@@ -230,7 +224,7 @@ def _windows(reader: Reader, layers: Any, depth: int) -> tuple[tuple[int | None,
         "sliding_window_non_causal", _top(reader, "causal", "sliding_window_non_causal") or False, flag
     )
     reader.evidence.setdefault("causal", "sliding_window_non_causal left out, the default of the package")
-    slides = tuple(kind == _SLIDING for kind in kinds)
+    slides = tuple(kind == SLIDING for kind in kinds)
     return tuple(window if sliding else None for sliding in slides), tuple(
         sliding and not both_ways for sliding in slides
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..spec import DrafterSpec
+from ._kinds import KINDS, check_kinds
 from ._layer_config import layer_config
 from ._reader import UNSAID, Reader, count, flag, index, indices, positive
 from ._rope import read_rope
@@ -20,7 +21,6 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "hidden_act": (None, "silu"),
 }
 """keys that change the arithmetic, and the values with which they do not"""
-KINDS = ("full_attention", "sliding_attention")
 
 
 def read_spec(raw: Mapping[str, Any], path: Path, dtype: str) -> DrafterSpec:
@@ -132,13 +132,7 @@ def _attention(reader: Reader, layers: int) -> tuple[tuple[int | None, ...], tup
             )
         kinds = [KINDS[0]] * layers
         reader.evidence["windows"] = "no layer_types and no use_sliding_window: full attention"
-    if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in KINDS for kind in kinds):
-        raise reader.fault(
-            "layer_types",
-            f"layer_types must be {layers} of {', '.join(KINDS)}",
-            f"found {kinds!r}",
-            "take config.json from the drafter's original repository",
-        )
+    check_kinds(reader, "layer_types", kinds, layers)
     sliding = tuple(kind == KINDS[1] for kind in kinds)
     window = _window(reader) if any(sliding) else None
     causal = reader.optional("causal", "is_causal")

@@ -11,58 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.checkpoint import DrafterCheckpoint
-from ..checkpoints.drafter_folder import trained_with
-from ..checkpoints.files import FileHashes, names_architecture, read_json, stated_dtype
-from ..checkpoints.int8_source import open_tensors
-from ..checkpoints.renamed_source import RenamedSource
-from ..checkpoints.skeleton import check_shapes
-from ..parameter_names import EMBEDDING, HEAD
+from ..parameter_names import EMBEDDING
 from ..spec import DrafterSpec
+from ._layout import FolderLayout, named
 from ._reader import Reader, flag, index
-from ._v1_tensors import tensor_shapes
 from ._zlab_config import INSIDE, read_spec
 
 SIGN = "a directory whose config.json says architectures: Qwen3DSparkModel"
 DIALECT = "deepspec"
 ARCHITECTURE = "Qwen3DSparkModel"
 NAMES = {"embed_tokens.weight": EMBEDDING}
-
-
-def recognise(path: Path) -> str | None:
-    """Why `path` holds such a drafter, or None."""
-    if not (path / "config.json").is_file():
-        return None
-    return (
-        f"its architectures name {ARCHITECTURE}"
-        if names_architecture(read_json(path / "config.json"), ARCHITECTURE)
-        else None
-    )
-
-
-def open_checkpoint(path: Path) -> DrafterCheckpoint:
-    """The drafter in `path`.
-
-    Raises `CheckpointError` for a missing or contradictory key, for a head that this version does not compute
-    (DSpark's), and for missing, surplus or mis-shaped tensors.
-    """
-    raw = read_json(path / "config.json")
-    tensors = RenamedSource(open_tensors(path, raw), lambda name: NAMES.get(name, name))
-    spec = _spec(raw, path, tensors.dtype("fc.weight") if "fc.weight" in tensors.shapes() else "unknown")
-    check_shapes(
-        tensor_shapes(spec) | {EMBEDDING: (spec.vocab, spec.hidden), HEAD: (spec.vocab, spec.hidden)},
-        tensors.shapes(),
-        str(path),
-    )
-    return DrafterCheckpoint(
-        spec, tensors, path, FileHashes([path / "config.json", *tensors.paths]), *trained_with(raw)
-    )
-
-
-def specify(path: Path) -> DrafterSpec:
-    """The spec in config.json alone. Raises `CheckpointError` as `open_checkpoint` does for its keys."""
-    raw = read_json(path / "config.json")
-    return _spec(raw, path, stated_dtype(raw))
 
 
 def _spec(raw: Mapping[str, Any], path: Path, dtype: str) -> DrafterSpec:
@@ -109,3 +67,7 @@ def _refuse_heads(reader: Reader) -> None:
                     "it changes what the drafter computes, or adds a head",
                     "use a drafter without it",
                 )
+
+
+LAYOUT = FolderLayout(named(ARCHITECTURE), _spec, NAMES)
+recognise, open_checkpoint, specify = LAYOUT.recognise, LAYOUT.open_checkpoint, LAYOUT.specify

@@ -14,13 +14,12 @@ from dflash_compile.runtime.errors import CheckpointError
 
 from ..checkpoints.checkpoint import DrafterCheckpoint
 from ..checkpoints.files import FileHashes
-from ..checkpoints.skeleton import check_shapes
 from ..gguf_format.config import read_rope
 from ..gguf_format.reading import GgufFile
 from ..gguf_format.tensors import GgufSource, stored_dtype
 from ..spec import DrafterSpec
+from ._layout import check_tensors
 from ._reader import UNSAID
-from ._v1_tensors import tensor_shapes
 
 SIGN = "a .gguf file whose architecture is dflash"
 DIALECT = "gguf"
@@ -108,7 +107,7 @@ def open_checkpoint(path: Path) -> DrafterCheckpoint:
     places = _places(file)
     tensors = GgufSource(file, places)
     spec = _spec(file, path, tensors)
-    check_shapes(tensor_shapes(spec), tensors.shapes(), str(path))
+    check_tensors(spec, tensors, {}, path)
     return DrafterCheckpoint(spec, tensors, path, FileHashes([path]))
 
 

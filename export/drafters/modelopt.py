@@ -12,51 +12,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.checkpoint import DrafterCheckpoint
-from ..checkpoints.drafter_folder import trained_with
-from ..checkpoints.files import FileHashes, names_architecture, read_json, section, stated_dtype
-from ..checkpoints.int8_source import open_tensors
-from ..checkpoints.skeleton import check_shapes
+from ..checkpoints.files import names_architecture, section
 from ..spec import DrafterSpec
+from ._kinds import KINDS, check_kinds
+from ._layout import FolderLayout
 from ._reader import Reader, count, flag
-from ._v1_tensors import tensor_shapes
-from ._zlab_config import INSIDE, KINDS, read_spec
+from ._zlab_config import INSIDE, read_spec
 
 SIGN = f"a directory whose config.json says architectures: DFlashDraftModel and has {INSIDE}.use_swa"
 DIALECT = "modelopt"
 
 
-def recognise(path: Path) -> str | None:
-    """Why `path` holds such a drafter, or None."""
-    if not (path / "config.json").is_file():
-        return None
-    config = read_json(path / "config.json")
+def _evidence(config: Mapping[str, Any]) -> str | None:
     ours = (
         "use_swa" in section(config.get(INSIDE))
         and names_architecture(config, "DFlashDraftModel")
         and "speculators_model_type" not in config
     )
     return f"its {INSIDE} has use_swa" if ours else None
-
-
-def open_checkpoint(path: Path) -> DrafterCheckpoint:
-    """The drafter in `path`.
-
-    Raises `CheckpointError` for a missing or contradictory key and for missing, surplus or mis-shaped tensors.
-    """
-    raw = read_json(path / "config.json")
-    tensors = open_tensors(path, raw)
-    spec = _spec(raw, path, tensors.dtype("fc.weight") if "fc.weight" in tensors.shapes() else "unknown")
-    check_shapes(tensor_shapes(spec), tensors.shapes(), str(path))
-    return DrafterCheckpoint(
-        spec, tensors, path, FileHashes([path / "config.json", *tensors.paths]), *trained_with(raw)
-    )
-
-
-def specify(path: Path) -> DrafterSpec:
-    """The spec in config.json alone. Raises `CheckpointError` as `open_checkpoint` does for its keys."""
-    raw = read_json(path / "config.json")
-    return _spec(raw, path, stated_dtype(raw))
 
 
 def _spec(raw: Mapping[str, Any], path: Path, dtype: str) -> DrafterSpec:
@@ -88,13 +61,7 @@ def _refuse_sinks(reader: Reader) -> None:
 def _with_windows(spec: DrafterSpec, reader: Reader) -> DrafterSpec:
     slides: Any = reader.required("windows", "use_swa", flag)
     kinds = reader.optional("windows", "layer_types") or [KINDS[1] if slides else KINDS[0]] * spec.layers
-    if not isinstance(kinds, list) or len(kinds) != spec.layers or any(kind not in KINDS for kind in kinds):
-        raise reader.fault(
-            "layer_types",
-            f"layer_types must be {spec.layers} of {', '.join(KINDS)}",
-            f"found {kinds!r}",
-            "take the drafter's own config.json",
-        )
+    check_kinds(reader, "layer_types", kinds, spec.layers)
     if slides != (KINDS[1] in kinds):
         raise reader.fault(
             "layer_types",
@@ -118,3 +85,7 @@ def _with_windows(spec: DrafterSpec, reader: Reader) -> DrafterSpec:
     windows = tuple(window if kind == KINDS[1] else None for kind in kinds)
     evidence = {**spec.evidence, **reader.evidence}
     return replace(spec, dialect=DIALECT, windows=windows, causal=(causal,) * spec.layers, evidence=evidence)
+
+
+LAYOUT = FolderLayout(_evidence, _spec)
+recognise, open_checkpoint, specify = LAYOUT.recognise, LAYOUT.open_checkpoint, LAYOUT.specify

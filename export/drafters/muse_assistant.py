@@ -10,53 +10,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.checkpoint import DrafterCheckpoint
-from ..checkpoints.drafter_folder import TRAINED_WITH, trained_with
-from ..checkpoints.files import FileHashes, read_json, stated_dtype
-from ..checkpoints.int8_source import open_tensors
+from ..checkpoints.drafter_folder import TRAINED_WITH
 from ..checkpoints.quantization_config import KEY
-from ..checkpoints.renamed_source import RenamedSource
-from ..checkpoints.skeleton import check_shapes
 from ..spec import DrafterSpec
+from ._kinds import KINDS, check_kinds
+from ._layout import FolderLayout
 from ._reader import UNSAID, Reader, count, index, indices, positive
 from ._rope import read_rope
-from ._v1_tensors import tensor_shapes
 
 SIGN = "a directory whose config.json says model_type: muse_glimmer_assistant"
 DIALECT = "muse_assistant"
 MODEL_TYPE = "muse_glimmer_assistant"
 NAMES = {"encoder.fc.weight": "fc.weight", "encoder.output_norm_enc.weight": "hidden_norm.weight"}
 """tensors of the context encoder, and what they are called here"""
-KINDS = ("full_attention", "sliding_attention")
 
 
-def recognise(path: Path) -> str | None:
-    """Why `path` holds such a drafter, or None."""
-    if not (path / "config.json").is_file():
-        return None
-    return (
-        f"its model_type is {MODEL_TYPE}" if read_json(path / "config.json").get("model_type") == MODEL_TYPE else None
-    )
-
-
-def open_checkpoint(path: Path) -> DrafterCheckpoint:
-    """The drafter in `path`.
-
-    Raises `CheckpointError` for a missing, malformed or unknown key and for missing, surplus or mis-shaped tensors.
-    """
-    raw = read_json(path / "config.json")
-    tensors = RenamedSource(open_tensors(path, raw), lambda name: NAMES.get(name, name))
-    spec = _spec(raw, path, tensors.dtype("fc.weight") if "fc.weight" in tensors.shapes() else "unknown")
-    check_shapes(tensor_shapes(spec), tensors.shapes(), str(path))
-    return DrafterCheckpoint(
-        spec, tensors, path, FileHashes([path / "config.json", *tensors.paths]), *trained_with(raw)
-    )
-
-
-def specify(path: Path) -> DrafterSpec:
-    """The spec in config.json alone. Raises `CheckpointError` as `open_checkpoint` does for its keys."""
-    raw = read_json(path / "config.json")
-    return _spec(raw, path, stated_dtype(raw))
+def _evidence(config: Mapping[str, Any]) -> str | None:
+    return f"its model_type is {MODEL_TYPE}" if config.get("model_type") == MODEL_TYPE else None
 
 
 def _spec(raw: Mapping[str, Any], path: Path, dtype: str) -> DrafterSpec:
@@ -111,16 +81,14 @@ def _spec(raw: Mapping[str, Any], path: Path, dtype: str) -> DrafterSpec:
 
 def _windows(reader: Reader, layers: int) -> tuple[int | None, ...]:
     kinds = reader.optional("windows", "layer_types")
-    if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in KINDS for kind in kinds):
-        raise reader.fault(
-            "layer_types",
-            f"layer_types must be {layers} of {', '.join(KINDS)}",
-            f"found {kinds!r}",
-            "take config.json from the drafter's original repository",
-        )
+    check_kinds(reader, "layer_types", kinds, layers)
     if KINDS[1] not in kinds:
         return (None,) * layers
     # Elsewhere a window of W keeps q - k < W.
     window = reader.required("windows", "sliding_window", count) + 1
     reader.evidence["windows"] = "layer_types; sliding_window + 1, since it counts |q - k| <= sliding_window"
     return tuple(window if kind == KINDS[1] else None for kind in kinds)
+
+
+LAYOUT = FolderLayout(_evidence, _spec, NAMES)
+recognise, open_checkpoint, specify = LAYOUT.recognise, LAYOUT.open_checkpoint, LAYOUT.specify

@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from dflash_compile.runtime.errors import CheckpointError, UsageError
 
-from ..checkpoints.checkpoint import DrafterCheckpoint
-from ..checkpoints.drafter_folder import check_dtypes, refuse_existing, trained_with, write_folder
-from ..checkpoints.files import FileHashes, read_json, stated_dtype
-from ..checkpoints.int8_source import Int8Source, open_tensors
+from ..checkpoints.drafter_folder import check_dtypes, refuse_existing, write_folder
+from ..checkpoints.int8_source import Int8Source
 from ..checkpoints.safetensors_source import DTYPES, SafetensorsSource
 from ..checkpoints.skeleton import check_shapes
 from ..dflash.vocabulary import DELTAS, MEMBERS, DraftVocabulary, vocabulary_of
 from ..parameter_names import HEAD
 from ..spec import DrafterSpec
+from ._layout import FolderLayout, tensor_shapes
 from ._speculators_config import head_from_target, read_spec, write_config
 from ._speculators_keys import TARGET_HEAD
-from ._v1_tensors import tensor_shapes
 
 if TYPE_CHECKING:
     import torch
@@ -35,26 +33,19 @@ TARGETS_OWN = ("embed_tokens.weight", "verifier_norm.weight", "verifier_lm_head.
 """tensors that a checkpoint may repeat from the target"""
 
 
-def recognise(path: Path) -> str | None:
-    """Why `path` holds such a drafter, or None."""
-    if not (path / "config.json").is_file():
-        return None
-    return (
-        "its speculators_model_type is dflash"
-        if read_json(path / "config.json").get("speculators_model_type") == "dflash"
-        else None
-    )
+def _evidence(config: Mapping[str, Any]) -> str | None:
+    dflash = config.get("speculators_model_type") == "dflash"
+    return "its speculators_model_type is dflash" if dflash else None
 
 
-def open_checkpoint(path: Path) -> DrafterCheckpoint:
-    """The drafter in `path`; its maps are read, its weights are not.
+def _check(
+    spec: DrafterSpec, tensors: SafetensorsSource | Int8Source, raw: Mapping[str, Any], path: Path
+) -> DraftVocabulary | None:
+    """The tokens that the maps name; the maps and what the target gives are dropped.
 
-    Raises `CheckpointError` for a missing, contradictory or unsupported key, for missing, surplus or mis-shaped
-    tensors, and for maps that name no tokens of the target or contradict each other.
+    Raises `CheckpointError` for tensors that are not the spec's, and for maps that name no tokens of the target or
+    contradict each other.
     """
-    raw = read_json(path / "config.json")
-    tensors = open_tensors(path, raw, {**DTYPES, "I64": "int64", "BOOL": "bool"})
-    spec = read_spec(raw, path, tensors.dtype("fc.weight") if "fc.weight" in tensors.shapes() else "unknown")
     # The package loads these from the target, whatever a checkpoint says.
     unused = (*TARGETS_OWN, HEAD) if spec.draft_vocab is None else TARGETS_OWN
     tensors.drop([name for name in unused if name in tensors.shapes()])
@@ -66,19 +57,16 @@ def open_checkpoint(path: Path) -> DrafterCheckpoint:
             why="only one of them can be the head",
             fix=f"remove {TARGET_HEAD} from config.json",
         )
-    check_shapes(_shapes(spec, shared), tensors.shapes(), str(path))
+    found = tensors.shapes()
+    check_shapes(_shapes(spec, shared, len(found), str(path)), found, str(path))
     _check_kinds(tensors, path)
     vocabulary = None if spec.draft_vocab is None else _vocabulary(tensors, path)
     tensors.drop([name for name in MAPS if name in tensors.shapes()])
-    return DrafterCheckpoint(
-        spec, tensors, path, FileHashes([path / "config.json", *tensors.paths]), *trained_with(raw), vocabulary
-    )
+    return vocabulary
 
 
-def specify(path: Path) -> DrafterSpec:
-    """The spec in config.json alone. Raises `CheckpointError` as `open_checkpoint` does for its keys."""
-    raw = read_json(path / "config.json")
-    return read_spec(raw, path, stated_dtype(raw))
+LAYOUT = FolderLayout(_evidence, read_spec, dtypes={**DTYPES, "I64": "int64", "BOOL": "bool"}, check=_check)
+recognise, open_checkpoint, specify = LAYOUT.recognise, LAYOUT.open_checkpoint, LAYOUT.specify
 
 
 def save(
@@ -107,15 +95,14 @@ def save(
     shared = vocabulary is not None and HEAD not in tensors
     check_dtypes(tensors, spec.dtype)
     stored = dict(tensors) if vocabulary is None else {**tensors, **vocabulary.tensors()}
-    check_shapes(
-        _shapes(spec, shared), {name: tuple(value.shape) for name, value in stored.items()}, "the drafter to be saved"
-    )
+    found, where = {name: tuple(value.shape) for name, value in stored.items()}, "the drafter to be saved"
+    check_shapes(_shapes(spec, shared, len(found), where), found, where)
     return write_folder(folder, write_config(spec, shared) | dict(extra_config or {}), stored, extra_files or {})
 
 
-def _shapes(spec: DrafterSpec, head_from_target: bool) -> dict[str, tuple[int | None, ...]]:
-    """Name and shape of every stored tensor. The width of `fc` is free."""
-    shapes = tensor_shapes(spec)
+def _shapes(spec: DrafterSpec, head_from_target: bool, tensors: int, where: str) -> dict[str, tuple[int | None, ...]]:
+    """Name and shape of every stored tensor. Raises as `tensor_shapes` does."""
+    shapes = tensor_shapes(spec, tensors, where)
     if spec.draft_vocab is None:
         return shapes
     head: dict[str, tuple[int | None, ...]] = {} if head_from_target else {HEAD: (spec.draft_vocab, spec.hidden)}

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from dflash_compile.runtime.errors import UsageError
 
-from ..checkpoints.checkpoint import DrafterCheckpoint
-from ..checkpoints.drafter_folder import check_dtypes, refuse_existing, trained_with, write_folder
-from ..checkpoints.files import FileHashes, names_architecture, read_json, section, stated_dtype
-from ..checkpoints.int8_source import open_tensors
+from ..checkpoints.drafter_folder import check_dtypes, refuse_existing, write_folder
+from ..checkpoints.files import section
 from ..checkpoints.skeleton import check_shapes
 from ..spec import DrafterSpec
-from ._v1_tensors import tensor_shapes
+from ._layout import FolderLayout, named, tensor_shapes
+from ._zlab_config import DIALECT as DIALECT
 from ._zlab_config import read_spec, write_config
 
 if TYPE_CHECKING:
@@ -26,35 +25,13 @@ if TYPE_CHECKING:
 SIGN = "a directory whose config.json says architectures: DFlashDraftModel"
 
 
-def recognise(path: Path) -> str | None:
-    """Why `path` holds such a drafter, or None."""
-    if not (path / "config.json").is_file():
-        return None
-    config = read_json(path / "config.json")
+def _evidence(config: Mapping[str, Any]) -> str | None:
     alone = "speculators_model_type" not in config and "use_swa" not in section(config.get("dflash_config"))
-    return (
-        "its architectures name DFlashDraftModel" if alone and names_architecture(config, "DFlashDraftModel") else None
-    )
+    return named("DFlashDraftModel")(config) if alone else None
 
 
-def open_checkpoint(path: Path) -> DrafterCheckpoint:
-    """The drafter in `path`.
-
-    Raises `CheckpointError` for a missing or contradictory key and for missing, surplus or mis-shaped tensors.
-    """
-    raw = read_json(path / "config.json")
-    tensors = open_tensors(path, raw)
-    spec = read_spec(raw, path, tensors.dtype("fc.weight") if "fc.weight" in tensors.shapes() else "unknown")
-    check_shapes(tensor_shapes(spec), tensors.shapes(), str(path))
-    return DrafterCheckpoint(
-        spec, tensors, path, FileHashes([path / "config.json", *tensors.paths]), *trained_with(raw)
-    )
-
-
-def specify(path: Path) -> DrafterSpec:
-    """The spec in config.json alone. Raises `CheckpointError` as `open_checkpoint` does for its keys."""
-    raw = read_json(path / "config.json")
-    return read_spec(raw, path, stated_dtype(raw))
+LAYOUT = FolderLayout(_evidence, read_spec)
+recognise, open_checkpoint, specify = LAYOUT.recognise, LAYOUT.open_checkpoint, LAYOUT.specify
 
 
 def save(
@@ -77,9 +54,8 @@ def save(
     """
     refuse_existing(folder, replace)
     _check_sayable(spec, folder)
-    check_shapes(
-        tensor_shapes(spec), {name: tuple(value.shape) for name, value in tensors.items()}, "the drafter to be saved"
-    )
+    found, where = {name: tuple(value.shape) for name, value in tensors.items()}, "the drafter to be saved"
+    check_shapes(tensor_shapes(spec, len(found), where), found, where)
     check_dtypes(tensors, spec.dtype)
     return write_folder(folder, write_config(spec) | dict(extra_config or {}), tensors, extra_files or {})
 
