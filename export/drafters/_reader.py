@@ -15,21 +15,21 @@ HARMLESS = ("initializer_range", "use_cache", "attention_dropout", "torch_dtype"
 """keys that say nothing about what an inference computes"""
 
 
-UNSAID = {
+DEFAULTS = {
     "windows_from_anchor": "each row counts its own window, a rule of the layout",
     "own_embedding": "the layout shares the target's",
-    "embedding_scale": "not said: none",
-    "output_multiplier": "not said: none",
-    "logit_softcap": "not said: none",
+    "embedding_scale": "left out: none",
+    "output_multiplier": "left out: none",
+    "logit_softcap": "left out: none",
     "convolution": "only DFlash2 has one",
     "selector": "only DFlash2 has one",
     "sample_from_anchor": "the layout drops the anchor's row",
     "draft_vocab": "the layout drafts with the target's whole head",
-    "target_layers": "not said",
-    "attention_bias": "not said: none",
-    "rope_scaling": "not said: none",
+    "target_layers": "left out",
+    "attention_bias": "left out: none",
+    "rope_scaling": "left out: none",
 }
-"""evidence for fields that have their usual value where a layout does not speak of them"""
+"""evidence for fields that have their default where a layout does not declare them"""
 
 
 class Reader:

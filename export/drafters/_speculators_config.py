@@ -15,7 +15,7 @@ from ..checkpoints.files import section
 from ..spec import DrafterSpec
 from ._kinds import FULL, SLIDING, check_kinds
 from ._layer_config import layer_config
-from ._reader import UNSAID, Reader, count, flag, index, indices, mapping, positive
+from ._reader import DEFAULTS, Reader, count, flag, index, indices, mapping, positive
 from ._speculators_keys import LAYERS, TARGET_HEAD, TARGET_LAYERS, VERSION, check_keys, check_kind
 
 DIALECT = "speculators"
@@ -97,7 +97,7 @@ def read_spec(raw: Mapping[str, Any], path: Path, dtype: str) -> DrafterSpec:
         causal=causal,
         sample_from_anchor=from_anchor,
         draft_vocab=_draft_vocab(reader, vocab),
-        evidence=UNSAID | reader.evidence,
+        evidence=DEFAULTS | reader.evidence,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from ..spec import DrafterSpec
 from ._kinds import KINDS, check_kinds
 from ._layer_config import layer_config
-from ._reader import UNSAID, Reader, count, flag, index, indices, positive
+from ._reader import DEFAULTS, Reader, count, flag, index, indices, positive
 from ._rope import read_rope
 
 DIALECT = "zlab_v1"
@@ -75,13 +75,13 @@ def read_spec(raw: Mapping[str, Any], path: Path, dtype: str) -> DrafterSpec:
         attention_bias=bias is not None and reader.parsed("attention_bias", bias, flag),
         windows=windows,
         causal=causal,
-        evidence=UNSAID | reader.evidence,
+        evidence=DEFAULTS | reader.evidence,
     )
 
 
 def _factors(spec: DrafterSpec) -> dict[str, float]:
-    said = {"input_embedding_scale": spec.embedding_scale, "output_multiplier": spec.output_multiplier}
-    return {key: value for key, value in said.items() if value != 1} | (
+    declared = {"input_embedding_scale": spec.embedding_scale, "output_multiplier": spec.output_multiplier}
+    return {key: value for key, value in declared.items() if value != 1} | (
         {} if spec.logit_softcap is None else {"final_logit_softcapping": spec.logit_softcap}
     )
 

@@ -19,7 +19,7 @@ from ..gguf_format.reading import GgufFile
 from ..gguf_format.tensors import GgufSource, stored_dtype
 from ..spec import DrafterSpec
 from ._layout import check_tensors
-from ._reader import UNSAID
+from ._reader import DEFAULTS
 
 SIGN = "a .gguf file whose architecture is dflash"
 DIALECT = "gguf"
@@ -232,7 +232,7 @@ def _spec(file: GgufFile, path: Path, tensors: GgufSource) -> DrafterSpec:
         attention_bias="blk.0.attn_q.bias" in file.tensors,
         windows=windows,
         causal=causal,
-        evidence=UNSAID | evidence,
+        evidence=DEFAULTS | evidence,
     )
 
 

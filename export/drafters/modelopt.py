@@ -1,5 +1,5 @@
 """The layout that ModelOpt exports: z-lab's names, with the window in `dflash_config` (`use_swa`, `swa_window_size`)
-and causality said there.
+and causality declared there.
 
 Implementations disagree on what `use_swa` means where `layer_types` calls every layer full, and on causality where
 nothing says it: both are asked for here.

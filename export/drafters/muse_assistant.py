@@ -15,7 +15,7 @@ from ..checkpoints.quantization_config import KEY
 from ..spec import DrafterSpec
 from ._kinds import KINDS, check_kinds
 from ._layout import FolderLayout
-from ._reader import UNSAID, Reader, count, index, indices, positive
+from ._reader import DEFAULTS, Reader, count, index, indices, positive
 from ._rope import read_rope
 
 SIGN = "a directory whose config.json says model_type: muse_glimmer_assistant"
@@ -75,7 +75,7 @@ def _spec(raw: Mapping[str, Any], path: Path, dtype: str) -> DrafterSpec:
         rope_scaling=scaling,
         windows=windows,
         causal=(False,) * layers,
-        evidence=UNSAID | reader.evidence,
+        evidence=DEFAULTS | reader.evidence,
     )
 
 

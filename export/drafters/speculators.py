@@ -91,7 +91,7 @@ def save(
     when the tensors are not those of the spec, and `BuildError` when writing fails.
     """
     refuse_existing(folder, replace)
-    _check_sayable(spec, vocabulary, folder)
+    _check_representable(spec, vocabulary, folder)
     shared = vocabulary is not None and HEAD not in tensors
     check_dtypes(tensors, spec.dtype)
     stored = dict(tensors) if vocabulary is None else {**tensors, **vocabulary.tensors()}
@@ -127,7 +127,7 @@ def _vocabulary(tensors: SafetensorsSource | Int8Source, path: Path) -> DraftVoc
     return vocabulary_of(deltas, members, str(path))
 
 
-def _check_sayable(spec: DrafterSpec, vocabulary: DraftVocabulary | None, folder: Path) -> None:
+def _check_representable(spec: DrafterSpec, vocabulary: DraftVocabulary | None, folder: Path) -> None:
     """The layout counts windows from the anchor, has one of them, and full layers that look both ways."""
     full = (None,) * spec.layers, (False,) * spec.layers
     windows, causal = spec.windows or full[0], spec.causal or full[1]

@@ -53,16 +53,16 @@ def save(
     of the spec, and `BuildError` when writing fails.
     """
     refuse_existing(folder, replace)
-    _check_sayable(spec, folder)
+    _check_representable(spec, folder)
     found, where = {name: tuple(value.shape) for name, value in tensors.items()}, "the drafter to be saved"
     check_shapes(tensor_shapes(spec, len(found), where), found, where)
     check_dtypes(tensors, spec.dtype)
     return write_folder(folder, write_config(spec) | dict(extra_config or {}), tensors, extra_files or {})
 
 
-def _check_sayable(spec: DrafterSpec, folder: Path) -> None:
+def _check_representable(spec: DrafterSpec, folder: Path) -> None:
     """The layout has one window and one `is_causal` for all layers: refuse a spec it would not give back."""
-    for what, why in _unsayable(spec):
+    for what, why in _unrepresentable(spec):
         raise UsageError(
             f"{what} cannot be written in the z-lab v1 layout",
             where=str(folder),
@@ -71,8 +71,8 @@ def _check_sayable(spec: DrafterSpec, folder: Path) -> None:
         )
     back = read_spec(write_config(spec), folder, spec.dtype)
     full = (None,) * spec.layers, (False,) * spec.layers
-    said, meant = (back.windows, back.causal), (spec.windows or full[0], spec.causal or full[1])
-    if said != meant or spec.target_layers is None:
+    given, declared = (back.windows, back.causal), (spec.windows or full[0], spec.causal or full[1])
+    if given != declared or spec.target_layers is None:
         raise UsageError(
             "this drafter cannot be written in the z-lab v1 layout",
             where=str(folder),
@@ -81,7 +81,7 @@ def _check_sayable(spec: DrafterSpec, folder: Path) -> None:
         )
 
 
-def _unsayable(spec: DrafterSpec) -> Iterator[tuple[str, str]]:
+def _unrepresentable(spec: DrafterSpec) -> Iterator[tuple[str, str]]:
     if spec.draft_vocab is not None:
         yield "a reduced draft vocabulary", "the layout has no head of its own"
     if spec.own_embedding or spec.selector is not None or spec.convolution is not None:

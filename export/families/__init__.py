@@ -77,7 +77,7 @@ class Family:
 
 
 def text_decoder(config: Any) -> Any:
-    """The text decoder's configuration in a multimodal one; what transformers reads at the top is said there."""
+    """The text decoder's configuration in a multimodal one; what transformers reads at the top is declared there."""
     text = copy.deepcopy(config.text_config)
     text.tie_word_embeddings = bool(getattr(config, "tie_word_embeddings", False))
     if getattr(config, "eos_token_id", None) is not None:
