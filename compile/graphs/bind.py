@@ -68,7 +68,7 @@ def bind(
     return path
 
 
-def check_shapes(lowered: Lowered, sources: Mapping[Owner, TensorSource]) -> None:
+def check_weight_shapes(lowered: Lowered, sources: Mapping[Owner, TensorSource]) -> None:
     """Raises `BuildError` for a checkpoint tensor that is missing or has another shape than the graph.
 
     Reads no weights.

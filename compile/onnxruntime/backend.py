@@ -16,7 +16,7 @@ from dflash_compile.runtime.bundle.manifest import GraphRecord, MeasuredRecord, 
 from dflash_compile.runtime.errors import UsageError
 
 from ..graphs import portable
-from ..graphs.bind import bind, check_shapes, size_of
+from ..graphs.bind import bind, check_weight_shapes, size_of
 from ..graphs.lowered import Lowered
 from ..graphs.smoke_test import check_engine, importable
 from ..manifest_records import graph_record, ringed
@@ -86,7 +86,7 @@ class _Prepared:
         done = 0
         if self.moments is not None:
             for engine in self.engines:
-                check_shapes(engine.lowered, self.models.sources)
+                check_weight_shapes(engine.lowered, self.models.sources)
             progress("loading the target to calibrate")
             self.moments.load()
 
