@@ -6,11 +6,10 @@ Every offset is known before the first byte is read, so a tensor passes through 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-import numpy as np
 import onnx_ir as ir
 import torch
 
@@ -18,8 +17,9 @@ from dflash_compile.export.checkpoints.checkpoint import TensorSource
 from dflash_compile.export.tracing.graph import Owner
 from dflash_compile.runtime.errors import BuildError
 
-from .encoding import Array, Shape
+from .encoding import Shape
 from .lowered import Lowered, Payload, pieces
+from .tiles import Tile, TileEncoder
 
 CHUNK_BYTES = 64 << 20
 # Pages: a runtime maps the file and each array starts on a page of its own.
@@ -48,10 +48,10 @@ def bind(
     model = lowered.model
     constants, sizes = _constants(model), _sizes(lowered)
     offsets, end = _layout(sizes)
-    with (directory / location).open("wb") as data:
+    with (directory / location).open("wb") as data, TileEncoder() as encoder:
         data.truncate(end)
         for group in _by_tensor(lowered.payloads):
-            _write_tensor(data, group, {key: offsets[key] for key in group}, sources, advance)
+            _write_tensor(data, group, offsets, sources, encoder, advance)
         for key, tensor in constants.items():
             data.seek(offsets[key])
             data.write(tensor.tobytes())
@@ -117,24 +117,29 @@ def _write_tensor(
     group: Mapping[str, Payload],
     offsets: Mapping[str, int],
     sources: Mapping[Owner, TensorSource],
+    encoder: TileEncoder,
     advance: Advance,
 ) -> None:
     first = next(iter(group.values()))
-    source, owner = sources[first.ref.owner], first.ref.owner
+    owner, places = first.ref.owner, [(offsets[key], payload.stored.row_bytes) for key, payload in group.items()]
     above = 0
     for name, count in pieces(first.ref, first.shape[0]):
-        _check_shape(source, owner, name, (count, *first.shape[1:]))
-        step = max(1, CHUNK_BYTES // (4 * math.prod(first.shape[1:])))
-        for start in range(0, count, step):
-            stop = min(start + step, count)
-            rows = source.rows(name, start, stop)
-            parts = first.encoding.encode(rows)
-            _check_finite(rows, parts, name, f"{owner} checkpoint, rows {start} to {stop}")
-            for key, payload in group.items():
-                data.seek(offsets[key] + (above + start) * payload.stored.row_bytes)
-                data.write(parts[payload.part].tobytes())
-                advance(parts[payload.part].nbytes)
+        _check_shape(sources[owner], owner, name, (count, *first.shape[1:]))
+        start = 0
+        for tile in encoder.encode(first.encoding, _chunks(sources[owner], name, (count, *first.shape[1:]))):
+            _check_finite(tile, name, f"{owner} checkpoint, rows {start} to {start + tile.rows}")
+            for (offset, row_bytes), payload in zip(places, group.values(), strict=True):
+                data.seek(offset + (above + start) * row_bytes)
+                data.write(tile.parts[payload.part])
+                advance(tile.parts[payload.part].nbytes)
+            start += tile.rows
         above += count
+
+
+def _chunks(source: TensorSource, name: str, shape: Shape) -> Iterator[torch.Tensor]:
+    """The tensor's rows, as many at once as `CHUNK_BYTES` hold in float32."""
+    step = max(1, CHUNK_BYTES // (4 * math.prod(shape[1:])))
+    return (source.rows(name, start, min(start + step, shape[0])) for start in range(0, shape[0], step))
 
 
 def _check_shape(source: TensorSource, owner: Owner, name: str, wanted: Shape) -> None:
@@ -150,16 +155,15 @@ def _check_shape(source: TensorSource, owner: Owner, name: str, wanted: Shape) -
         )
 
 
-def _check_finite(rows: torch.Tensor, parts: tuple[Array, ...], name: str, where: str) -> None:
-    # Quantised, a NaN becomes some number like any other: afterwards nothing would show where wrong text comes from.
-    if not bool(rows.isfinite().all()):
+def _check_finite(tile: Tile, name: str, where: str) -> None:
+    if not tile.finite:
         raise BuildError(
             f"tensor {name!r} holds numbers that are not finite",
             where=where,
             why="the weights are damaged",
             fix="copy or download them again",
         )
-    if not all(np.isfinite(part).all() for part in parts if part.dtype.kind == "f"):
+    if not tile.finite_parts:
         raise BuildError(
             f"tensor {name!r} holds numbers that are not finite once encoded",
             where=where,

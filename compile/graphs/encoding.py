@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -41,6 +41,9 @@ class Part:
 class Encoding(Protocol):
     """Turns rows of a tensor into rows of its parts."""
 
+    TILED: ClassVar[bool]
+    """whether a few rows at once are no dearer by the row than many"""
+
     def parts(self, shape: Shape) -> tuple[Part, ...]:
         """The parts of a tensor of this shape."""
         ...
@@ -54,6 +57,7 @@ class Encoding(Protocol):
 class Floats:
     """Plain floats: `half` as float16, else float32."""
 
+    TILED: ClassVar[bool] = True
     half: bool = False
 
     def parts(self, shape: Shape) -> tuple[Part, ...]:

@@ -8,7 +8,7 @@ at four bits with float products: draft-verify would not equal plain decoding. A
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import onnx_ir as ir
 import torch
@@ -26,6 +26,7 @@ class ExpertBlocks:
     by rows of N whatever the layout.
     """
 
+    TILED: ClassVar[bool] = True
     bits: int
     block: int
     transposed: bool = False

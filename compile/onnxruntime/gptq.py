@@ -8,6 +8,7 @@ layout is that of `quantize.Blocks`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 
@@ -23,6 +24,7 @@ _PANEL = 64
 class CalibratedBlocks(Blocks):
     """`Blocks` of four bits of the checkpoint's `tensor`, rounded for the inputs that `moments` knows."""
 
+    TILED: ClassVar[bool] = False  # columns are rounded one by one, whatever the number of rows
     tensor: str = ""
     moments: Moments | None = field(default=None, repr=False)
 

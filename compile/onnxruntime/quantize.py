@@ -10,6 +10,7 @@ documented with the operator in ONNX Runtime's ContribOperators.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import onnx_ir as ir
 import torch
@@ -41,6 +42,7 @@ class Blocks:
     The last block of a row is filled up with zeros.
     """
 
+    TILED: ClassVar[bool] = True
     bits: int
     block: int
 

@@ -7,6 +7,7 @@ All are symmetric and round to nearest with the scale as it is stored, so that t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import onnx_ir as ir
 import torch
@@ -48,6 +49,7 @@ def _scale(most: torch.Tensor, levels: float, dtype: ir.DataType) -> torch.Tenso
 class Cast:
     """Plain floats of any of TensorRT's widths."""
 
+    TILED: ClassVar[bool] = True
     dtype: ir.DataType
 
     def parts(self, shape: Shape) -> tuple[Part, ...]:
@@ -63,6 +65,7 @@ class Cast:
 class Rows8:
     """Eight bits, one scale a row: int8 or e4m3 floats."""
 
+    TILED: ClassVar[bool] = True
     scale_dtype: ir.DataType
     floating: bool = False
 
@@ -87,6 +90,7 @@ class Rows8:
 class Blocks4:
     """int4 in blocks of `block` numbers along K."""
 
+    TILED: ClassVar[bool] = True
     block: int
     scale_dtype: ir.DataType
 
@@ -108,6 +112,8 @@ class Blocks4:
 @dataclass(frozen=True)
 class NvFp4:
     """e2m1 floats in blocks of 16, whose e4m3 scales count in units of `NVFP4_GLOBAL`."""
+
+    TILED: ClassVar[bool] = True
 
     def parts(self, shape: Shape) -> tuple[Part, ...]:
         """Levels [N, K], two to a byte, and scales [N, K / 16]."""
