@@ -130,7 +130,7 @@ def _write_tensor(
             _check_finite(tile, name, f"{owner} checkpoint, rows {start} to {start + tile.rows}")
             for (offset, row_bytes), payload in zip(places, group.values(), strict=True):
                 data.seek(offset + (above + start) * row_bytes)
-                data.write(tile.parts[payload.part])
+                data.write(tile.parts[payload.part].data)
                 advance(tile.parts[payload.part].nbytes)
             start += tile.rows
         above += count

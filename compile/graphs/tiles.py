@@ -74,7 +74,8 @@ def tiles(rows: torch.Tensor, tiled: bool = True) -> tuple[torch.Tensor, ...]:
     """`rows` [n, …] cut into pieces of at most `TILE_NUMBERS`, one row at least; in one piece where not `tiled`."""
     if not tiled:
         return (rows,)
-    return rows.split(max(1, TILE_NUMBERS // math.prod(rows.shape[1:])))
+    cut: tuple[torch.Tensor, ...] = rows.split(max(1, TILE_NUMBERS // math.prod(rows.shape[1:])))
+    return cut
 
 
 def _encoded(encoding: Encoding, rows: torch.Tensor) -> Tile:
