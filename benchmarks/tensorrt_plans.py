@@ -37,14 +37,14 @@ def measure(
     """One record for each engine."""
     from dflash_compile.compile.options import BuildOptions
     from dflash_compile.compile.pair_sizes import decide
-    from dflash_compile.compile.tensorrt.architectures import architectures_of
     from dflash_compile.compile.tensorrt.backend import Compilation
     from dflash_compile.compile.tensorrt.library import choose_flavour
+    from dflash_compile.compile.tensorrt.options import Options
     from dflash_compile.compile.tensorrt.roles import attention_count, lower_all, roles_of, trace_all
     from dflash_compile.export.opening import open_drafter, open_target
 
-    options = BuildOptions(backend="tensorrt", precision=precision, arch=arch, context=context, widths=widths)
-    models = decide(open_target(target), open_drafter(drafter), options)
+    options = Options(precision, precision, arch, widths)
+    models = decide(open_target(target), open_drafter(drafter), BuildOptions(context=context))
 
     def heard(step: str, done: int = 0, total: int = 0) -> None:
         if not done:
@@ -55,7 +55,7 @@ def measure(
         heard,
     )
     rows = []
-    for engine in lower_all(traced, options, architectures_of(arch)):
+    for engine in lower_all(traced, options):
         prepared = Compilation(models, (engine,), choose_flavour(None))
         with tempfile.TemporaryDirectory(dir=work) as folder:
             graphs = prepared.write(Path(folder), heard)[engine.owner]

@@ -83,9 +83,12 @@ def _add(app: typer.Typer, name: str) -> None:
             context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
         )(_unavailable(name, error))
     else:
-        app.command(name, context_settings={"auto_envvar_prefix": f"{ENVIRONMENT}_{name.upper()}"})(
-            _wrapped(name, command)
-        )
+        prefix = f"{ENVIRONMENT}_{name.upper()}"
+        app.command(
+            name,
+            epilog=f"Every option may also come from the environment: --some-option as {prefix}_SOME_OPTION.",
+            context_settings={"auto_envvar_prefix": prefix},
+        )(_wrapped(name, command))
 
 
 def _unavailable(name: str, error: Exception) -> Callable[[], None]:
@@ -118,6 +121,9 @@ def _wrapped(name: str, command: Callable[..., Report]) -> Callable[..., None]:
         )
         for key, kind in SHARED.items()
     ]
+    for parameter in (*own, *extra):
+        for flag in parameter.annotation.__metadata__:
+            flag.show_envvar = False  # the end of the page says it once
     run.__signature__ = signature.replace(parameters=[*own, *extra], return_annotation=None)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *extra)}
     return run

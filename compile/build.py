@@ -5,7 +5,6 @@ Open, pair, trace, lower, bind, write; each step refuses before the next one sta
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -48,22 +47,18 @@ def build(
     models that cannot be built, `IncompatibleError` and `BundleError` where `target_from` has other engines than this
     build's or is damaged, `BuildError` for a failure on the way; then nothing is left behind.
     """
-    options, place = options or BuildOptions(), Path(output)
-    check_output(place, options.force)
-    backend = find_backend(options.backend)
+    asked, place = options or BuildOptions(), Path(output)
+    backend = find_backend(asked.backend)
+    own = backend.Options.parse(asked)
+    check_output(place, asked.force)
     progress("opening the models")
     opened = target if isinstance(target, TargetCheckpoint) else open_target(target)
-    models = decide(opened, drafter if isinstance(drafter, DrafterCheckpoint) else open_drafter(drafter), options)
-    if options.calibration is not None:
-        options = replace(options, calibration=options.calibration.for_target(models.target))
+    models = decide(opened, drafter if isinstance(drafter, DrafterCheckpoint) else open_drafter(drafter), asked)
+    own = own.for_models(models)
     for warning in models.pairing.warnings:
         note(warning)
-    donor = (
-        None
-        if target_from is None
-        else find_donor(Path(target_from), models, options, backend.requires(models, options))
-    )
-    prepared = backend.prepare(models, options, progress, OWNERS if donor is None else ("drafter",))
+    donor = None if target_from is None else find_donor(Path(target_from), models, own, backend.requires(models, own))
+    prepared = backend.prepare(models, own, progress, OWNERS if donor is None else ("drafter",))
     with staged(place, prepared.bytes) as staging:
         graphs = dict(prepared.write(staging, progress))
         if donor is not None:
@@ -82,11 +77,11 @@ def build(
         if donor is not None:
             donor.check(hashes)
         manifest = manifest_of(
-            models, options, graphs, backend.requires(models, options), prepared.measured, hashes, sizes
+            models, asked, own, graphs, backend.requires(models, own), prepared.measured, hashes, sizes
         )
         (staging / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
         _validate(staging)
-        check_output(place, options.force)  # another build may have been quicker
+        check_output(place, asked.force)  # another build may have been quicker
     return place
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -26,6 +26,7 @@ from dflash_compile.runtime.bundle.manifest import (
     ThinkingRecord,
 )
 
+from .backend_options import BackendOptions
 from .options import BuildOptions
 from .pair_sizes import Models
 
@@ -63,7 +64,8 @@ def ringed(record: GraphRecord, context: int, widest: int) -> GraphRecord:
 
 def manifest_of(
     models: Models,
-    options: BuildOptions,
+    asked: BuildOptions,
+    options: BackendOptions,
     graphs: Mapping[Owner, list[GraphRecord]],
     requires: RequirementRecord,
     measured: list[MeasuredRecord],
@@ -72,34 +74,25 @@ def manifest_of(
 ) -> Manifest:
     """The whole manifest; apart from `measured` it depends on nothing but the inputs of the build."""
     config: dict[str, str | int | float | bool | None] = {
-        "backend": options.backend,
-        "precision": options.precision_for("target"),
-        "drafter_precision": options.precision_for("drafter"),
+        "backend": asked.backend,
+        "precision": options.precision,
+        "drafter_precision": options.drafter_precision,
         "context": models.context,
-        "portable": options.portable,
+        # These two are said of every bundle, whether its back-end has such an option or not.
+        "portable": False,
         "block": models.block,
-        "refine": options.refine,
-        **options.deployment,
-        **options.grouping,
-        **options.calibrated,
+        "refine": 0,
+        **options.config(),
     }
-    # They mean nothing to back-ends whose engines run on any machine, or to a template without a switch.
-    lists = {"arch": ",".join(options.arch), "widths": width_list(options.widths)}
-    said = {True: "on", False: "off", None: ""}[options.drafter_thinking]
-    config |= {
-        name: value
-        for name, value in (*lists.items(), ("flavour", options.flavour), ("drafter_thinking", said))
-        if value
-    }
+    if asked.drafter_thinking is not None:
+        config["drafter_thinking"] = "on" if asked.drafter_thinking else "off"
     target, drafter, vocab = models.target.spec, models.drafter.spec, models.target.spec.vocab
     return Manifest(
         created_by=tool(),
         context=models.context,
-        target=_model(
-            target, vocab, target.family, options.precision_for("target"), graphs["target"], models.target.files
-        ),
+        target=_model(target, vocab, target.family, options.precision, graphs["target"], models.target.files),
         drafter=_model(
-            drafter, vocab, drafter.dialect, options.precision_for("drafter"), graphs["drafter"], models.drafter.files
+            drafter, vocab, drafter.dialect, options.drafter_precision, graphs["drafter"], models.drafter.files
         ),
         pairing=PairingRecord(
             taps=list(models.drafter.spec.taps),
@@ -168,11 +161,6 @@ def _text(models: Models) -> TextRecord:
 
 def _port(port: Port) -> PortRecord:
     return PortRecord(name=port.name, dtype=port.dtype, shape=list(port.shape))
-
-
-def width_list(widths: Collection[int]) -> str:
-    """As the configuration of a bundle records them."""
-    return ",".join(map(str, sorted(set(widths))))
 
 
 def tool() -> str:

@@ -39,9 +39,8 @@ class Models:
 def decide(target: TargetCheckpoint, drafter: DrafterCheckpoint, options: BuildOptions) -> Models:
     """Pair the models at the sizes that `options` ask for.
 
-    Raises `PairingError` where they do not belong together, `UsageError` for a block wider than the drafter's or
-    refined too often, and for a `drafter_thinking` that the drafter contradicts or the target's chat template has no
-    use for.
+    Raises `PairingError` where they do not belong together, `UsageError` for a block wider than the drafter's, and for
+    a `drafter_thinking` that the drafter contradicts or the target's chat template has no use for.
     """
     drafter = _trained(drafter, options.drafter_thinking)
     longest = min(target.spec.max_positions, drafter.spec.max_positions)
@@ -63,27 +62,6 @@ def decide(target: TargetCheckpoint, drafter: DrafterCheckpoint, options: BuildO
             where="--block",
             why=f"it was trained for {drafter.spec.block}, and proposals past that are never accepted",
             fix=f"ask for at most {drafter.spec.block}",
-        )
-    if any(width > block for width in options.widths):
-        raise UsageError(
-            f"a verify of {max(options.widths)} rows",
-            where="--widths",
-            why=f"a block has {block}",
-            fix=f"give widths of at most {block}",
-        )
-    if options.refine > max(block - 2, 0):
-        raise UsageError(
-            f"{options.refine} refinements of a block of {block} rows",
-            where="--refine",
-            why=f"each keeps one of its {block - 1} proposals or more, and the last pass needs one to make",
-            fix=f"ask for at most {block - 2}",
-        )
-    if options.refine and drafter.spec.selector is not None:
-        raise UsageError(
-            "a draft with a candidate selector cannot be refined",
-            where="--refine",
-            why="the selector chooses along one path, and refining would choose again by proposal",
-            fix="leave --refine out",
         )
     return Models(target, drafter, pairing, block)
 

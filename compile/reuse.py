@@ -18,8 +18,8 @@ from dflash_compile.runtime.bundle.manifest import GraphRecord, Manifest, Requir
 from dflash_compile.runtime.bundle.read import read_manifest
 from dflash_compile.runtime.errors import BundleError, IncompatibleError
 
-from .manifest_records import tool, width_list
-from .options import BuildOptions
+from .backend_options import BackendOptions
+from .manifest_records import tool
 from .pair_sizes import Models
 from .progress import Progress
 
@@ -66,7 +66,7 @@ class Donor:
                 )
 
 
-def find_donor(bundle: Path, models: Models, options: BuildOptions, requires: RequirementRecord) -> Donor:
+def find_donor(bundle: Path, models: Models, options: BackendOptions, requires: RequirementRecord) -> Donor:
     """The bundle at `bundle`, whose target engines are those that these models and options call for.
 
     `requires` is what the build's own engines need. Raises `UsageError` and `BundleError` for what is no bundle or a
@@ -88,36 +88,24 @@ def find_donor(bundle: Path, models: Models, options: BuildOptions, requires: Re
 
 
 def _differences(
-    manifest: Manifest, models: Models, options: BuildOptions, requires: RequirementRecord
+    manifest: Manifest, models: Models, options: BackendOptions, requires: RequirementRecord
 ) -> Iterator[str]:
     target = manifest.target
     static = any(graph.rows is not None for graph in target.graphs)
     pairs: dict[str, tuple[object, object]] = {
         "tool": (manifest.created_by, tool()),
         "back-end": (manifest.requires, requires),
-        "portable form": (manifest.config.get("portable"), options.portable),
-        "precision of the target": (target.precision, options.precision_for("target")),
-        "group size": _group_sizes(manifest, options),
-        "calibration": (manifest.config.get("calibration"), options.calibrated.get("calibration")),
-        "deployment target": (manifest.config.get("deployment_target"), options.deployment.get("deployment_target")),
-        "cache policy": (manifest.config.get("cache_policy"), options.deployment.get("cache_policy")),
+        "precision of the target": (target.precision, options.precision),
+        **options.differences(manifest),
         "context": (manifest.context, models.context),
         "taps": (manifest.pairing.taps, list(models.pairing.drafter.taps)),
         # Graphs of free width serve every block.
         "block": (manifest.pairing.block, models.block) if static else (None, None),
-        "widths": (manifest.config.get("widths", ""), width_list(options.widths)),
-        "architectures": (sorted({graph.arch for graph in target.graphs if graph.arch}), sorted(options.arch)),
     }
     yield from (
         f"{name}: {_words(there)} there, {_words(here)} here" for name, (there, here) in pairs.items() if there != here
     )
     yield from _other_files(target.sources, models.target.files)
-
-
-def _group_sizes(manifest: Manifest, options: BuildOptions) -> tuple[object, object]:
-    """There and here, where the target has any: what a drafter has is its own."""
-    here = options.group_size_for("target")
-    return (None, None) if here is None else (manifest.config.get("group_size"), here)
 
 
 def _other_files(there: Mapping[str, str], here: Mapping[str, str]) -> Iterator[str]:

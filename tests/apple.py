@@ -47,9 +47,8 @@ def built(place: Path, family: str, backend: str, precision: str, policy: str | 
     if not pair[0].is_dir():
         write_pair(place.parent, family)
     with patch.object(ops, "WIDEST", 128), patch.object(chunks, "LIMIT_BYTES", int(limit or chunks.LIMIT_BYTES)):
-        return build(
-            *pair, place, BuildOptions(backend=backend, precision=precision, cache_policy=policy, context=CONTEXT)
-        )
+        own = {"cache_policy": policy}
+        return build(*pair, place, BuildOptions(backend, precision, context=CONTEXT, engine=own))
 
 
 class Compiled:

@@ -11,10 +11,9 @@ import onnxruntime
 from forms import quiet
 
 from dflash_compile.compile.graphs.bind import bind
-from dflash_compile.compile.options import BuildOptions
 from dflash_compile.compile.pair_sizes import Models
-from dflash_compile.compile.tensorrt.architectures import architectures_of
 from dflash_compile.compile.tensorrt.lint import lint
+from dflash_compile.compile.tensorrt.options import Options
 from dflash_compile.compile.tensorrt.roles import CHUNK, Engine, Traced, lower_all
 
 Array = np.ndarray[Any, Any]
@@ -22,9 +21,7 @@ Array = np.ndarray[Any, Any]
 
 def lowered(traced: Sequence[Traced], precision: str, arch: str) -> tuple[Engine, ...]:
     """Every graph of a pair as it is compiled for one architecture."""
-    return lower_all(
-        traced, BuildOptions(backend="tensorrt", precision=precision, arch=(arch,)), architectures_of([arch])
-    )
+    return lower_all(traced, Options(precision, precision, arch=(arch,)))
 
 
 class Emitted:

@@ -13,19 +13,15 @@ from dflash_compile.runtime.bundle.manifest import GraphRecord, MeasuredRecord, 
 from dflash_compile.runtime.errors import IncompatibleError
 
 from ..apple.lower import Stateful, lower
-from ..apple.options import refuse_others
 from ..apple.roles import roles_of
 from ..manifest_records import graph_record
-from ..options import BuildOptions
 from ..pair_sizes import Models
 from ..progress import Note, Progress
 from .check import check_model
 from .convert import convert
+from .options import Options
 
-PRECISIONS, ARCHITECTURES = ("fp32",), ()
-DEPLOYMENT_TARGETS: tuple[str, ...] = ()
-CACHE_POLICIES: tuple[str, ...] = ()
-GROUP_SIZES: tuple[int, ...] = ()
+__all__ = ["Options", "prepare", "requires"]
 
 _LIBRARY, _MINIMUM = "coreai-core", "1.0.0b3"
 # Tried in a process of its own, a model is held there, here and as a checkpoint.
@@ -66,19 +62,14 @@ class _Prepared:
                 note(f"the {owner} is too large to be tried here: it was written, and not run")
 
 
-def check_options(options: BuildOptions) -> None:
-    """Raises `UsageError` for options that these engines cannot have."""
-    refuse_others(options, PRECISIONS)
-
-
-def requires(_models: Models, _options: BuildOptions) -> RequirementRecord:
+def requires(_models: Models, _options: Options) -> RequirementRecord:
     """What the engines need of a machine."""
     return RequirementRecord(
         backend="coreai", package=_LIBRARY, minimum=_MINIMUM, built_with=_built_with(), exact_width=1
     )
 
 
-def prepare(models: Models, options: BuildOptions, progress: Progress, owners: Collection[Owner] = OWNERS) -> _Prepared:
+def prepare(models: Models, _options: Options, progress: Progress, owners: Collection[Owner] = OWNERS) -> _Prepared:
     """Trace and lower every role at every width. Raises `IncompatibleError` where Core AI's converter is missing."""
     if find_spec("coreai_torch") is None:
         raise IncompatibleError("Core AI's converter is not installed", fix='run: pip install "dflash-compile[coreai]"')

@@ -17,24 +17,21 @@ from dflash_compile.runtime.bundle.manifest import GraphRecord, MeasuredRecord, 
 from dflash_compile.runtime.errors import IncompatibleError
 
 from ..apple.lower import Stateful, lower
-from ..apple.options import refuse_others
 from ..apple.packages import PartRole, parted
 from ..apple.roles import Role, roles_of
 from ..manifest_records import graph_record
-from ..options import BuildOptions
 from ..pair_sizes import Models
 from ..progress import Note, Progress
 from . import convert
 from .check import check_package
 from .chunks import check_size, starts_of
 from .evaluator.lint import lint
-from .names import ANE_IO, GPU_STATE
+from .names import GPU_STATE
+from .options import Options
 from .package import merge
-from .precision import NAMES, Compression, compression_of
+from .precision import Compression, compression_of
 
-PRECISIONS, DEPLOYMENT_TARGETS, ARCHITECTURES = NAMES, convert.TARGETS, ()
-CACHE_POLICIES = (GPU_STATE, ANE_IO)
-GROUP_SIZES: tuple[int, ...] = ()
+__all__ = ["Options", "prepare", "requires"]
 
 _LIBRARY, _MINIMUM = "coremltools", "9.0"
 _PARTS = "parts"
@@ -105,23 +102,18 @@ class _Prepared:
         note("Core ML runs on a Mac only: the packages were evaluated in torch here, not by Core ML")
 
 
-def check_options(options: BuildOptions) -> None:
-    """Raises `UsageError` for options that these engines cannot have."""
-    refuse_others(options, PRECISIONS)
-
-
-def requires(_models: Models, _options: BuildOptions) -> RequirementRecord:
+def requires(_models: Models, _options: Options) -> RequirementRecord:
     """What the engines need of a machine."""
     return RequirementRecord(
         backend="coreml", package=_LIBRARY, minimum=_MINIMUM, built_with=_built_with(), exact_width=1
     )
 
 
-def prepare(models: Models, options: BuildOptions, progress: Progress, owners: Collection[Owner] = OWNERS) -> _Prepared:
+def prepare(models: Models, options: Options, progress: Progress, owners: Collection[Owner] = OWNERS) -> _Prepared:
     """Trace and lower every role at every width. Raises `IncompatibleError` where coremltools is missing."""
     if find_spec(_LIBRARY) is None:
         raise IncompatibleError("Core ML's converter is not installed", fix='run: pip install "dflash-compile[coreml]"')
-    in_state = options.deployment["cache_policy"] == GPU_STATE
+    in_state = options.cache_policy == GPU_STATE
     compressions = {owner: compression_of(options.precision_for(owner)) for owner in OWNERS if owner in owners}
     roles = {owner: roles_of(models, owner, "float16", in_state) for owner in compressions}
     packages: list[_Package] = []
@@ -134,7 +126,7 @@ def prepare(models: Models, options: BuildOptions, progress: Progress, owners: C
             _check_experts(graphs[-1], role)
             traced += 1
         packages += _packages(owner, wanted, graphs, () if in_state else starts_of(owner, graphs, compressions[owner]))
-    return _Prepared(models, options.deployment["deployment_target"], tuple(packages), compressions)
+    return _Prepared(models, options.deployment_target, tuple(packages), compressions)
 
 
 def _packages(

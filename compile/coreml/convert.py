@@ -23,8 +23,6 @@ from ..apple.lower import Stateful
 from .names import PART
 from .precision import Compression, Kept
 
-TARGETS = ("macos15", "macos26")
-"""deployment targets, oldest first; each stands for the iOS of the same year too"""
 _DTYPES: Mapping[str, Any] = {"float16": np.float16, "int32": np.int32}
 
 
@@ -82,7 +80,7 @@ def _parts(rows: int) -> list[str]:
 
 
 def deployment_target(name: str) -> Any:
-    """coremltools' name of a target in `TARGETS`."""
+    """coremltools' name of a target in `options.TARGETS`."""
     import coremltools as ct
 
     return {"macos15": ct.target.macOS15, "macos26": ct.target.macOS26}[name]

@@ -105,9 +105,8 @@ _COMPRESSIONS = {
         Compression("palette4", 4.1, 4.1, 0.5, _palette(4)),
     )
 }
-NAMES = tuple(_COMPRESSIONS)
 
 
 def compression_of(name: str) -> Compression:
-    """The compression called `name`, which is one of `NAMES`."""
+    """The compression called `name`, which is one of `Options.PRECISIONS`."""
     return _COMPRESSIONS[name]

@@ -13,38 +13,22 @@ from dflash_compile.export.tracing.graph import OWNERS, Graph, Owner
 from dflash_compile.export.tracing.signature import Signature
 from dflash_compile.export.tracing.trace import trace_draft, trace_inject, trace_target
 from dflash_compile.runtime.bundle.manifest import GraphRecord, MeasuredRecord, RequirementRecord
-from dflash_compile.runtime.errors import UsageError
 
 from ..graphs import portable
 from ..graphs.bind import bind, check_weight_shapes, size_of
 from ..graphs.lowered import Lowered
 from ..graphs.smoke_test import check_engine, importable
 from ..manifest_records import graph_record, ringed
-from ..options import BuildOptions
 from ..pair_sizes import Models
 from ..progress import Note, Progress
 from . import lower as onnxruntime
 from .expert_weights import expert_blocks, form_of
 from .hessians import Moments
-from .precision import PRECISIONS, Precision, precision_of
-from .quantize import GROUPS
+from .options import Options
+from .precision import Precision, precision_of
 from .widths import widest
 
-__all__ = [
-    "ARCHITECTURES",
-    "CACHE_POLICIES",
-    "DEPLOYMENT_TARGETS",
-    "GROUP_SIZES",
-    "PRECISIONS",
-    "check_options",
-    "prepare",
-    "requires",
-]
-
-ARCHITECTURES = ()
-CACHE_POLICIES: tuple[str, ...] = ()
-DEPLOYMENT_TARGETS: tuple[str, ...] = ()
-GROUP_SIZES = GROUPS
+__all__ = ["Options", "prepare", "requires"]
 
 _MINIMUM = "1.31.0"
 """the first with GroupQueryAttention that looks both ways"""
@@ -69,7 +53,7 @@ class _Engine:
 @dataclass(frozen=True)
 class _Prepared:
     models: Models
-    options: BuildOptions
+    options: Options
     engines: tuple[_Engine, ...]
     moments: Moments | None
 
@@ -120,30 +104,7 @@ class _Prepared:
             check_engine(directory / engine.file, engine.signature)
 
 
-def check_options(options: BuildOptions) -> None:
-    """Raises `UsageError` for precisions and options that ONNX Runtime's engines do not have."""
-    precision_of(options.precision)
-    if options.drafter_precision is not None:
-        precision_of(options.drafter_precision, "--drafter-precision")
-    for name, value, why in (
-        ("--arch", options.arch, "its engines run on any machine"),
-        ("--flavour", options.flavour, "there is one only"),
-        ("--widths", options.widths, "its engines take any number of rows"),
-    ):
-        if value:
-            raise UsageError(
-                f"{name} for ONNX Runtime", where=name, why=why, fix="leave it out, or build with --backend tensorrt"
-            )
-    if options.portable and (other := {options.precision_for("target"), options.precision_for("drafter")} - {"fp32"}):
-        raise UsageError(
-            f"the portable form at precision {', '.join(sorted(other))}",
-            where="--portable",
-            why="standard operators have no block-quantised product",
-            fix="add --precision fp32" if options.precision != "fp32" else "leave out --drafter-precision",
-        )
-
-
-def requires(_models: Models, _options: BuildOptions) -> RequirementRecord:
+def requires(_models: Models, _options: Options) -> RequirementRecord:
     """What the engines need of a machine."""
     return RequirementRecord(
         backend="onnxruntime",
@@ -154,13 +115,10 @@ def requires(_models: Models, _options: BuildOptions) -> RequirementRecord:
     )
 
 
-def prepare(models: Models, options: BuildOptions, progress: Progress, owners: Collection[Owner] = OWNERS) -> _Prepared:
+def prepare(models: Models, options: Options, progress: Progress, owners: Collection[Owner] = OWNERS) -> _Prepared:
     """Trace and lower target, inject and draft, as far as they belong to `owners`, with free row counts."""
     target, context, wide = models.target.spec, models.context, widest(models.block)
-    sparse = (
-        not options.portable
-        and expert_blocks(models.target.config, precision_of(options.precision_for("target"))) is not None
-    )
+    sparse = not options.portable and expert_blocks(models.target.config, precision_of(options.precision)) is not None
     embeds = family_of(target.family).multimodal
     traces: tuple[tuple[Owner, Callable[[], Graph]], ...] = (
         (
@@ -175,8 +133,8 @@ def prepare(models: Models, options: BuildOptions, progress: Progress, owners: C
     wanted = [(owner, trace) for owner, trace in traces if owner in owners]
     engines: list[_Engine] = []
     moments = (
-        Moments(models.target, options.calibration, progress=progress)
-        if options.calibration is not None and "target" in owners
+        Moments(models.target, options.calibrate, progress=progress)
+        if options.calibrate is not None and "target" in owners
         else None
     )
     for owner, trace in wanted:
@@ -190,19 +148,17 @@ def prepare(models: Models, options: BuildOptions, progress: Progress, owners: C
     return _Prepared(models, options, tuple(engines), moments)
 
 
-def _precision(options: BuildOptions, owner: Owner, moments: Moments | None) -> Precision:
-    return replace(
-        precision_of(options.precision_for(owner)), group=options.group_size_for(owner) or GROUPS[0], moments=moments
-    )
+def _precision(options: Options, owner: Owner, moments: Moments | None) -> Precision:
+    return replace(precision_of(options.precision_for(owner)), group=options.group, moments=moments)
 
 
-def _experts(models: Models, options: BuildOptions) -> str | None:
+def _experts(models: Models, options: Options) -> str | None:
     """The form that mixtures of experts take here, in words."""
     spec = models.target.spec
     return form_of(
         spec.experts,
         spec.experts_used,
-        expert_blocks(models.target.config, precision_of(options.precision_for("target"))),
+        expert_blocks(models.target.config, precision_of(options.precision)),
     )
 
 

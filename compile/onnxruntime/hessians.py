@@ -17,8 +17,8 @@ from dflash_compile.export.checkpoints.checkpoint import TargetCheckpoint
 from dflash_compile.export.checkpoints.torch_model import load_model
 from dflash_compile.runtime.errors import BuildError
 
+from ..calibration_text import Calibration
 from ..progress import Progress, silent
-from .calibration_text import Calibration
 
 _BUDGET = 2 << 30
 """bytes of moments kept at once; those of larger targets are taken some layers at a time, each time with a pass over

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dflash_compile.export.tracing.graph import WeightRef
-from dflash_compile.runtime.errors import UsageError
 
 from ..graphs.encoding import Encoding, Floats, Shape
 from ..graphs.lowered import pieces
 from .gptq import CalibratedBlocks
 from .hessians import Moments
-from .quantize import GROUPS, Blocks, block_for
+from .options import GROUPS
+from .quantize import Blocks, block_for
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,9 @@ PRECISIONS = {
         Precision("fp32", None, None, half_embedding=False),
     )
 }
-"""ONNX Runtime's, the default first"""
+"""by name, the default first"""
 
 
-def precision_of(name: str, option: str = "--precision") -> Precision:
-    """The recipe called `name`. Raises `UsageError`, naming the `option` it came from, for an unknown one."""
-    if name not in PRECISIONS:
-        raise UsageError(f"unknown precision {name!r}", where=option, fix=f"choose one of {', '.join(PRECISIONS)}")
+def precision_of(name: str) -> Precision:
+    """The recipe called `name`, which is one of `Options.PRECISIONS`."""
     return PRECISIONS[name]

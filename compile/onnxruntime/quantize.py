@@ -16,9 +16,8 @@ import onnx_ir as ir
 import torch
 
 from ..graphs.encoding import Array, Part, Shape
+from .options import GROUPS
 
-GROUPS = (64, 32, 128, 256)
-"""numbers that may share a scale, the default first: the larger, the faster on CPU and the less exact"""
 _BLOCKS = (256, 128, 64, 32, 16)
 _FILL = 8
 """the last block of a row may stay empty as far as it adds one number in this many to it"""

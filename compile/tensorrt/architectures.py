@@ -39,6 +39,12 @@ ARCHITECTURES = {
     )
 }
 DEFAULT = ("sm86", "sm89", "sm120")
+_FIRST = {
+    "bf16": (80, "Turing computes no bfloat16"),
+    "fp8": (89, "8-bit floats begin with Ada"),
+    "nvfp4": (120, "4-bit floats begin with Blackwell"),
+}
+"""the first architecture whose products read such weights, and why; those of other precisions are read by all"""
 
 
 def architectures_of(names: Sequence[str]) -> tuple[Architecture, ...]:
@@ -50,3 +56,16 @@ def architectures_of(names: Sequence[str]) -> tuple[Architecture, ...]:
             f"unknown architecture {', '.join(map(repr, unknown))}", where="--arch", fix=f"choose of {known}"
         )
     return tuple(ARCHITECTURES[name] for name in dict.fromkeys(names))
+
+
+def check_precision(precision: str, architectures: Sequence[Architecture], option: str) -> None:
+    """Raises `UsageError`, naming `option`, where one of `architectures` lacks `precision`."""
+    first, why = _FIRST.get(precision, (0, ""))
+    lacking = [architecture.name for architecture in architectures if architecture.number < first]
+    if lacking:
+        raise UsageError(
+            f"{', '.join(lacking)} has no {precision}",
+            where=option,
+            why=why,
+            fix=f"leave {', '.join(lacking)} out of --arch, or choose int8 or int4",
+        )

@@ -12,38 +12,21 @@ from pathlib import Path
 
 from dflash_compile.export.tracing.graph import OWNERS, Owner
 from dflash_compile.runtime.bundle.manifest import GraphRecord, MeasuredRecord, RequirementRecord
-from dflash_compile.runtime.errors import UsageError
 
 from ..graphs.bind import bind, size_of
 from ..graphs.smoke_test import check_engine, importable
-from ..options import BuildOptions
 from ..pair_sizes import Models
 from ..progress import Note, Progress
-from .architectures import DEFAULT as ARCHITECTURES
-from .architectures import architectures_of
 from .builder import Built, Request, build_plan
 from .commit_kernel import write_commit_kernel
 from .engine_info import inspect_plan
 from .library import Flavour, check_device, choose_flavour
 from .lint import check_lint
 from .loop_kernel import write_loop_kernels
-from .precisions import PRECISIONS, check_precision
+from .options import Options
 from .roles import Engine, attention_count, lower_all, roles_of, trace_all
 
-__all__ = [
-    "ARCHITECTURES",
-    "CACHE_POLICIES",
-    "DEPLOYMENT_TARGETS",
-    "GROUP_SIZES",
-    "PRECISIONS",
-    "check_options",
-    "prepare",
-    "requires",
-]
-
-CACHE_POLICIES: tuple[str, ...] = ()
-GROUP_SIZES: tuple[int, ...] = ()
-DEPLOYMENT_TARGETS: tuple[str, ...] = ()
+__all__ = ["Options", "prepare", "requires"]
 
 
 @dataclass(frozen=True)
@@ -116,35 +99,7 @@ class Compilation:
         return engine.records(arch, lambda number: inspect_plan(directory / file, engine.cache_shape, number))
 
 
-def check_options(options: BuildOptions) -> None:
-    """Raises `UsageError` for options that these engines cannot have, or architectures that lack the precision."""
-    architectures = architectures_of(options.arch)
-    check_precision(options.precision, architectures, "--precision")
-    if options.drafter_precision is not None:
-        check_precision(options.drafter_precision, architectures, "--drafter-precision")
-    if options.portable:
-        raise UsageError(
-            "the portable form is a form of ONNX",
-            where="--portable",
-            fix="leave it out, or build with --backend onnxruntime",
-        )
-    if options.refine:
-        raise UsageError(
-            "refined drafts for TensorRT",
-            where="--refine",
-            why="a pass would have to update a draft cache that the one before updated",
-            fix="leave it out",
-        )
-    if options.flavour == "trt" and len(architectures) != 1:
-        raise UsageError(
-            "engines of TensorRT 11 for several architectures",
-            where="--arch",
-            why="it compiles for the GPU it runs on",
-            fix="give that one, or --flavour rtx",
-        )
-
-
-def requires(models: Models, options: BuildOptions) -> RequirementRecord:
+def requires(models: Models, options: Options) -> RequirementRecord:
     """What the engines need of a machine: the very version that compiled them.
 
     Plain decoding uses the widest verify: each width is an engine of its own, and no two need round alike.
@@ -161,17 +116,13 @@ def requires(models: Models, options: BuildOptions) -> RequirementRecord:
     )
 
 
-def prepare(
-    models: Models, options: BuildOptions, progress: Progress, owners: Collection[Owner] = OWNERS
-) -> Compilation:
+def prepare(models: Models, options: Options, progress: Progress, owners: Collection[Owner] = OWNERS) -> Compilation:
     """Trace every role at its widths, lower it for each kind of architecture, and refuse what TensorRT would
     misread.
     """
     flavour = choose_flavour(options.flavour)
     check_device(flavour, options.arch)
-    engines = lower_all(
-        trace_all(roles_of(models, owners, options.widths), progress), options, architectures_of(options.arch)
-    )
+    engines = lower_all(trace_all(roles_of(models, owners, options.widths), progress), options)
     for engine in engines:
         check_lint(engine.lowered.model, engine.signature.role, free=len(engine.widths) > 1)
     return Compilation(models, engines, flavour)

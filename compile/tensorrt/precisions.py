@@ -1,4 +1,4 @@
-"""What each precision stores and computes in, and which architectures have it."""
+"""What each precision stores and computes in."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ import onnx_ir as ir
 
 from dflash_compile.export.tracing.graph import WeightRef
 from dflash_compile.export.tracing.signature import Dtype
-from dflash_compile.runtime.errors import UsageError
 
 from ..graphs.encoding import Encoding, Shape
-from .architectures import Architecture
 from .encodings import NVFP4_BLOCK, Blocks4, Cast, NvFp4, Rows8, int4_block
 
 FP16, BF16, FP32 = ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT
@@ -29,9 +27,6 @@ class Precision:
     linear_encoding: Callable[[int], Encoding | None]
     """by the row width K; None: plain floats of `compute`"""
     head_encoding: Callable[[int], Encoding | None]
-    least: int = 75
-    """first architecture whose products read such weights"""
-    why: str = ""
 
     @property
     def cache_dtype(self) -> Dtype:
@@ -72,35 +67,11 @@ PRECISIONS = {
     precision.name: precision
     for precision in (
         Precision("fp16", FP16, _plain, _plain),
-        Precision("bf16", BF16, _plain, _plain, least=80, why="Turing computes no bfloat16"),
+        Precision("bf16", BF16, _plain, _plain),
         Precision("int8", FP16, _int8, _int8),
         Precision("int4", FP16, _int4, _int8),
-        Precision("fp8", FP16, _fp8, _fp8, least=89, why="8-bit floats begin with Ada"),
-        Precision("nvfp4", FP16, _nvfp4, _fp8, least=120, why="4-bit floats begin with Blackwell"),
+        Precision("fp8", FP16, _fp8, _fp8),
+        Precision("nvfp4", FP16, _nvfp4, _fp8),
         Precision("fp32", FP32, _plain, _plain),
     )
 }
-
-
-def check_precision(name: str, architectures: tuple[Architecture, ...], option: str) -> Precision:
-    """The precision called `name`.
-
-    Raises `UsageError`, naming `option`, for an unknown one or one that an architecture lacks.
-    """
-    if name not in PRECISIONS:
-        raise UsageError(
-            f"unknown precision {name!r}",
-            where=option,
-            why="these are TensorRT's",
-            fix=f"choose one of {', '.join(PRECISIONS)}",
-        )
-    precision = PRECISIONS[name]
-    lacking = [architecture.name for architecture in architectures if architecture.number < precision.least]
-    if lacking:
-        raise UsageError(
-            f"{', '.join(lacking)} has no {name}",
-            where=option,
-            why=precision.why,
-            fix=f"leave {', '.join(lacking)} out of --arch, or choose int8 or int4",
-        )
-    return precision

@@ -27,12 +27,11 @@ from ..graphs.lowered import Lowered
 from ..graphs.onnx_graph import SemanticModel, to_onnx
 from ..graphs.standard import SINKS
 from ..manifest_records import graph_record
-from ..options import BuildOptions
 from ..pair_sizes import Models
 from ..progress import Progress
-from .architectures import Architecture
 from .functions import ATTENTION
 from .lower import Form, Ports, lower
+from .options import Options
 from .ports import draft_ports, prefill_ports, verify_ports
 from .precisions import BF16, PRECISIONS, Precision
 
@@ -143,15 +142,13 @@ def trace_all(roles: Sequence[Role], progress: Progress) -> tuple[Traced, ...]:
     return tuple(traced)
 
 
-def lower_all(
-    traced: Collection[Traced], options: BuildOptions, architectures: tuple[Architecture, ...]
-) -> tuple[Engine, ...]:
+def lower_all(traced: Collection[Traced], options: Options) -> tuple[Engine, ...]:
     """Every engine: each role lowered once for each kind of architecture."""
     engines: list[Engine] = []
     for role, semantic in ((one.role, one.semantic) for one in traced):
         precision = PRECISIONS[options.precision_for(role.owner)]
         for folds in (False, True):
-            names = tuple(architecture.name for architecture in architectures if architecture.folds == folds)
+            names = tuple(architecture.name for architecture in options.architectures if architecture.folds == folds)
             if names:
                 lowered = lower(semantic.copy(), Form(precision, folds), role.signature(precision), role.ports)
                 split = sum(1 for _ in nodes(semantic.model, SINKS))

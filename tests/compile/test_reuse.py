@@ -139,10 +139,10 @@ def test_a_drafter_of_another_precision_goes_with_the_same_target(
     ("wanted", "says"),
     [
         ({"precision": "int8", "context": 96}, ["precision of the target: int4 there, int8 here"]),
-        ({"precision": "int4", "context": 96, "group_size": 32}, ["group size: 64 there, 32 here"]),
+        ({"precision": "int4", "context": 96, "engine": {"group_size": 32}}, ["group size: 64 there, 32 here"]),
         ({"precision": "int4", "context": 64}, ["context: 96 there, 64 here"]),
         (
-            {"precision": "fp32", "context": 64, "portable": True},
+            {"precision": "fp32", "context": 64, "engine": {"portable": True}},
             ["portable form: False there, True here", "precision of", "context: "],
         ),
     ],

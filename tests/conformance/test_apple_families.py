@@ -86,7 +86,7 @@ def test_core_ml_packages_compute_what_was_traced(family: str, policy: str, tmp_
     build(
         *write_pair(tmp_path, family),
         tmp_path / "bundle",
-        BuildOptions(backend="coreml", cache_policy=policy, context=CONTEXT),
+        BuildOptions(backend="coreml", context=CONTEXT, engine={"cache_policy": policy}),
         note=notes.append,
     )
     assert not any("too large" in note for note in notes)
@@ -100,7 +100,7 @@ def test_core_ml_targets_in_two_packages_compute_what_was_traced(
 ) -> None:
     """As the test before; a tied embedding is in both packages then."""
     monkeypatch.setattr(coreml, "starts_of", lambda owner, *_: (1,) if owner == "target" else ())
-    options = BuildOptions(backend="coreml", cache_policy="ane-io", precision=precision, context=CONTEXT)
+    options = BuildOptions(backend="coreml", precision=precision, context=CONTEXT, engine={"cache_policy": "ane-io"})
     bundle = build(*write_pair(tmp_path, family), tmp_path / "bundle", options)
     assert {graph.file for graph in read_manifest(bundle).target.graphs} == {
         "target/target-1.mlpackage",

@@ -136,7 +136,7 @@ def test_a_bundle_answers_as_plain_decoding_does(
     pair: tuple[TargetCheckpoint, DrafterCheckpoint], tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match="selector"):
-        build(*pair, tmp_path / "refined", BuildOptions(refine=1))
+        build(*pair, tmp_path / "refined", BuildOptions(engine={"refine": 1}))
     with load(build(*pair, tmp_path / "bundle", BuildOptions(precision="int8", context=CONTEXT))) as session:
         assert list(session.tokens([5, 6, 7], max_new_tokens=24, block=BLOCK)) == list(
             session.tokens([5, 6, 7], max_new_tokens=24, draft=False)

@@ -163,7 +163,8 @@ def test_confidence_worked_by_hand(probabilities: list[float], kept: list[int], 
 
 @pytest.fixture(scope="module")
 def bundle(pair: tuple[TargetCheckpoint, DrafterCheckpoint], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(*pair, tmp_path_factory.mktemp("out") / "bundle", BuildOptions(precision="int4", context=96, refine=2))
+    options = BuildOptions(precision="int4", context=96, engine={"refine": 2})
+    return build(*pair, tmp_path_factory.mktemp("out") / "bundle", options)
 
 
 def test_the_text_is_the_targets(bundle: Path) -> None:

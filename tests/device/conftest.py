@@ -38,13 +38,13 @@ def tiny_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.fixture(scope="session")
 def tiny_bundle(arch: str, tiny_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """That pair at fp16, with a verify of two rows as well."""
-    options = BuildOptions(backend="tensorrt", precision="fp16", arch=(arch,), context=90, widths=(2,))
+    options = BuildOptions(backend="tensorrt", precision="fp16", context=90, engine={"arch": (arch,), "widths": (2,)})
     return build(*map(str, tiny_pair), tmp_path_factory.mktemp("bundles") / "tiny", options)
 
 
 @pytest.fixture(scope="session", params=["fp16", "int4"])
 def real_bundle(arch: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """SmolLM2-135M and its drafter."""
-    options = BuildOptions(backend="tensorrt", precision=request.param, arch=(arch,), context=1024)
+    options = BuildOptions(backend="tensorrt", precision=request.param, context=1024, engine={"arch": (arch,)})
     pair = open_target("smollm2-135m"), open_drafter(ROOT / "artifacts" / "smollm2-135m-dflash")
     return build(*pair, tmp_path_factory.mktemp("bundles") / request.param, options)

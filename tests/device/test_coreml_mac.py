@@ -41,7 +41,7 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """The demo's pair: SmolLM2-135M-Instruct and its drafter."""
     precision, policy = request.param.split()
     options = BuildOptions(
-        backend="coreml", precision=precision, drafter_precision="fp16", cache_policy=policy, context=512
+        backend="coreml", precision=precision, drafter_precision="fp16", context=512, engine={"cache_policy": policy}
     )
     return build(
         "smollm2-135m",

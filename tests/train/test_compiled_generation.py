@@ -150,7 +150,7 @@ def test_a_graph_for_other_tools_is_refused(target: Path, drafter: Path) -> None
         str(target),
         str(drafter),
         target.parent / "portable",
-        BuildOptions(precision="fp32", context=LENGTH, portable=True),
+        BuildOptions(precision="fp32", context=LENGTH, engine={"portable": True}),
     )
     with pytest.raises(IncompatibleError, match="takes a batch"):
         batched_target(path / "target" / "target.onnx")

@@ -318,7 +318,7 @@ def test_a_fault_in_a_package_is_found_by_running_it(
 
 def test_a_layer_that_is_too_large_by_itself_is_refused_first(pair: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks, "LIMIT_BYTES", 10**4)
-    options = BuildOptions(backend="coreml", precision="palette4", cache_policy="ane-io", context=CONTEXT)
+    options = backend.Options("palette4", "palette4", cache_policy="ane-io")
     with pytest.raises(IncompatibleError, match=r"the drafter's layer 0, .* would have .* GB") as caught:
         backend.prepare(pair, options, lambda *_: None, ("drafter",))
     assert "fewer bits" in str(caught.value)

@@ -1,4 +1,4 @@
-"""What can be chosen of Core ML's engines, and what is another back-end's."""
+"""What a Core ML package can be asked to be."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from dflash_compile.compile.build import BuildOptions
+from dflash_compile.compile.coreml.options import Options
+from dflash_compile.compile.options import BuildOptions
 from dflash_compile.runtime.errors import UsageError
 
 
@@ -15,19 +16,10 @@ from dflash_compile.runtime.errors import UsageError
     [
         ({"precision": "fp32"}, "unknown precision"),
         ({"drafter_precision": "fp32"}, "unknown precision"),
-        ({"portable": True}, "portable form"),
-        ({"deployment_target": "macos12"}, "deployment target"),
-        ({"cache_policy": "ane"}, "cache policy"),
-        ({"refine": 1}, "--refine"),
-        ({"arch": ("sm86",)}, "--arch"),
+        ({"engine": {"deployment_target": "macos12"}}, "deployment target"),
+        ({"engine": {"cache_policy": "ane"}}, "cache policy"),
     ],
 )
-def test_options_of_other_backends_are_refused(options: dict[str, Any], says: str) -> None:
+def test_what_a_package_cannot_be_is_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        BuildOptions(backend="coreml", **options)
-
-
-@pytest.mark.parametrize("choice", [{"deployment_target": "macos15"}, {"cache_policy": "gpu-state"}])
-def test_what_only_core_ml_can_choose_is_refused_elsewhere(choice: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="have none"):
-        BuildOptions(**choice)
+        Options.parse(BuildOptions(backend="coreml", **options))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from dflash_compile.compile.build import BuildOptions, build
-from dflash_compile.compile.onnxruntime.calibration_text import Calibration, from_file
+from dflash_compile.compile.calibration_text import Calibration, from_file
 from dflash_compile.compile.onnxruntime.gptq import CalibratedBlocks
 from dflash_compile.compile.onnxruntime.hessians import Moments, _factor
 from dflash_compile.compile.onnxruntime.precision import precision_of
@@ -187,13 +187,15 @@ def test_moments_are_of_what_transformers_gives_the_layer(target: TargetCheckpoi
     assert moments.factor("model.embed_tokens.weight") is None
 
 
-OPTIONS = BuildOptions(precision="int4", drafter_precision="int8", context=96, group_size=32)
+GROUP = {"group_size": 32}
+OPTIONS = BuildOptions(precision="int4", drafter_precision="int8", context=96, engine=GROUP)
+KNOWN = replace(OPTIONS, engine={**GROUP, "calibrate": TEXTS})
 
 
 @pytest.fixture(scope="module")
 def known(target: TargetCheckpoint, drafter: DrafterCheckpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle whose target was rounded for `TEXTS`."""
-    return build(target, drafter, tmp_path_factory.mktemp("known") / "bundle", replace(OPTIONS, calibration=TEXTS))
+    return build(target, drafter, tmp_path_factory.mktemp("known") / "bundle", KNOWN)
 
 
 def test_a_target_rounded_for_its_texts_stays_nearer_to_its_file(
@@ -233,24 +235,25 @@ def divergence(target: TargetCheckpoint, bundle: Path, texts: list[list[int]]) -
 def test_a_target_rounded_for_other_texts_is_not_taken_over(
     target: TargetCheckpoint, drafter: DrafterCheckpoint, known: Path, tmp_path: Path
 ) -> None:
-    again = build(target, drafter, tmp_path / "again", replace(OPTIONS, calibration=TEXTS), target_from=known)
+    again = build(target, drafter, tmp_path / "again", KNOWN, target_from=known)
     assert read_manifest(again).files == read_manifest(known).files
     with pytest.raises(IncompatibleError, match=r"calibration: some ids [0-9a-f]{12} there, None here"):
         build(target, drafter, tmp_path / "other", OPTIONS, target_from=known)
     others = Calibration("some ids", lambda target: [ids_of(1)])
+    options = replace(OPTIONS, engine={**GROUP, "calibrate": others})
     with pytest.raises(
         IncompatibleError, match=r"calibration: some ids [0-9a-f]{12} there, some ids [0-9a-f]{12} here"
     ):
-        build(target, drafter, tmp_path / "other", replace(OPTIONS, calibration=others), target_from=known)
+        build(target, drafter, tmp_path / "other", options, target_from=known)
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"precision": "int8"}, {"precision": "fp32", "portable": True}, {"backend": "tensorrt", "precision": "int4"}],
+    [{"precision": "int8"}, {"precision": "fp32"}, {"backend": "tensorrt", "precision": "int4"}],
 )
-def test_only_four_bits_for_onnx_runtime_are_calibrated(wrong: dict[str, str | bool]) -> None:
+def test_only_four_bits_for_onnx_runtime_are_calibrated(wrong: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="--calibrate"):
-        BuildOptions(calibration=TEXTS, **wrong)  # type: ignore[arg-type]
+        build("no target", "no drafter", "no place", BuildOptions(**wrong, engine={"calibrate": TEXTS}))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -331,7 +334,7 @@ def test_a_tensor_that_does_not_fit_is_named_before_the_model_is_loaded(
             return dict(target.tensors.shapes()) | {"model.layers.1.mlp.up_proj.weight": (3, 5)}
 
     with pytest.raises(BuildError, match=r"layers\.1\.mlp\.up_proj\.weight' has shape \(3, 5\)"):
-        build(replace(target, tensors=Other()), drafter, tmp_path / "b", replace(OPTIONS, calibration=TEXTS))  # type: ignore[arg-type]
+        build(replace(target, tensors=Other()), drafter, tmp_path / "b", KNOWN)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
 
 

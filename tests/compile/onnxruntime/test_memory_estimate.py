@@ -15,7 +15,7 @@ import pytest
 
 from dflash_compile.compile.build import BuildOptions, build
 from dflash_compile.compile.graphs.bind import size_of
-from dflash_compile.compile.onnxruntime.backend import prepare
+from dflash_compile.compile.onnxruntime.backend import Options, prepare
 from dflash_compile.compile.onnxruntime.memory_estimate import plan
 from dflash_compile.compile.onnxruntime.weight_sizes import table_bytes
 from dflash_compile.compile.pair_sizes import decide
@@ -71,8 +71,8 @@ def test_bytes_are_those_of_the_engines(name: str, tmp_path: Path) -> None:
     needs = made.needs[0]
     opened = open_target(target), open_drafter(drafter)
     precision = "int8" if name in ("muse", "qwen3-moe") else "fp32" if name == "qwen3-tied" else "int4"
-    options = BuildOptions(precision=precision, context=CONTEXT)
-    engines = prepare(decide(*opened, options), options, lambda *_: None).engines
+    pair = decide(*opened, BuildOptions(context=CONTEXT))
+    engines = prepare(pair, Options(precision, precision), lambda *_: None).engines
     weights = next(weights for weights in made.weights if weights.precision == precision)
     tables = table_bytes(made.target.rotary_kinds, CONTEXT, 16), 2 * table_bytes(1, CONTEXT, 16)
     for owner, wanted, turned in (("target", weights.target, tables[0]), ("drafter", weights.drafter, tables[1])):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import models
 import pytest
@@ -13,6 +14,7 @@ from dflash_compile.cli.main import main
 from dflash_compile.compile.build import BuildOptions, build
 from dflash_compile.compile.graphs.lowered import Lowered
 from dflash_compile.compile.tensorrt import backend as tensorrt
+from dflash_compile.compile.tensorrt.options import Options
 from dflash_compile.runtime.bundle.read import open_bundle
 from dflash_compile.runtime.errors import IncompatibleError, UsageError
 
@@ -94,11 +96,12 @@ def test_a_bundle_has_an_engine_for_each_architecture_role_and_width(
     capsys.readouterr()
     assert main(["inspect", str(tmp_path / "bundle"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["manifest"]["config"]["arch"] == "sm86,sm120"
-    options = BuildOptions("tensorrt", "int4", "fp16", context=64, arch=ARCHITECTURES)
+    options = BuildOptions("tensorrt", "int4", "fp16", context=64, engine={"arch": ARCHITECTURES})
     with pytest.raises(IncompatibleError, match="not those of this build") as refusal:
         build(str(target), str(drafter), tmp_path / "again", options, target_from=bundle.root)
     assert "widths: 2 there" in refusal.value.why
-    again = build(str(target), str(drafter), tmp_path / "again", replace(options, widths=(2,)), target_from=bundle.root)
+    options = replace(options, engine={"arch": ARCHITECTURES, "widths": (2,)})
+    again = build(str(target), str(drafter), tmp_path / "again", options, target_from=bundle.root)
     assert open_bundle(again).manifest.files == manifest.files, "equal plans, whether compiled again or taken over"
 
 
@@ -120,7 +123,7 @@ def test_a_bundle_of_narrow_floats(
         return real(lowered, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(tensorrt, "bind", bind)
-    options, notes = BuildOptions("tensorrt", precision, context=64, arch=(arch,)), list[str]()
+    options, notes = BuildOptions("tensorrt", precision, context=64, engine={"arch": (arch,)}), list[str]()
     manifest = open_bundle(build(str(target), str(drafter), tmp_path / "bundle", options, note=notes.append)).manifest
     assert any("not tried" in note for note in notes) == (precision == "nvfp4"), "which ONNX Runtime does not know"
     assert len(dtypes) == len(ROLES["target"]) - 1 + len(ROLES["drafter"])
@@ -136,29 +139,17 @@ def test_a_bundle_of_narrow_floats(
 @pytest.mark.parametrize(
     ("options", "where"),
     [
-        ({"precision": "fp8", "arch": ("sm86",)}, "--precision"),
-        ({"drafter_precision": "nvfp4", "arch": ("sm89",)}, "--drafter-precision"),
+        ({"precision": "fp8", "engine": {"arch": ("sm86",)}}, "--precision"),
+        ({"drafter_precision": "nvfp4", "engine": {"arch": ("sm89",)}}, "--drafter-precision"),
         ({"precision": "int3"}, "--precision"),
-        ({"arch": ("sm1",)}, "--arch"),
-        ({"portable": True}, "--portable"),
-        ({"refine": 1}, "--refine"),
-        ({"widths": (4, 1)}, "--widths"),
-        ({"flavour": "trt", "arch": ("sm89", "sm120")}, "--arch"),
+        ({"engine": {"arch": ("sm1",)}}, "--arch"),
+        ({"engine": {"widths": (4, 1)}}, "--widths"),
+        ({"engine": {"flavour": "cuda"}}, "--flavour"),
+        ({"engine": {"flavour": "trt", "arch": ("sm89", "sm120")}}, "--arch"),
     ],
 )
-def test_options_these_engines_cannot_have_are_refused(options: dict[str, object], where: str) -> None:
+def test_options_these_engines_cannot_have_are_refused(options: dict[str, Any], where: str) -> None:
     with pytest.raises(UsageError) as refusal:
-        BuildOptions(backend="tensorrt", **options)  # type: ignore[arg-type]
+        Options.parse(BuildOptions(backend="tensorrt", **options))
     assert refusal.value.where == where
     assert refusal.value.fix
-
-
-@pytest.mark.parametrize("options", [{"arch": ("sm89",)}, {"flavour": "rtx"}, {"precision": "fp16"}, {"widths": (4,)}])
-def test_onnx_runtime_has_no_such_options(options: dict[str, object]) -> None:
-    with pytest.raises(UsageError):
-        BuildOptions(**options)  # type: ignore[arg-type]
-
-
-def test_each_back_end_has_its_own_default_precision() -> None:
-    assert (BuildOptions().precision, BuildOptions(backend="tensorrt").precision) == ("int8", "fp16")
-    assert BuildOptions(backend="tensorrt").arch == ("sm86", "sm89", "sm120")

@@ -6,9 +6,12 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from dflash_compile.export.checkpoints.checkpoint import TargetCheckpoint
 from dflash_compile.runtime.errors import UsageError
+
+if TYPE_CHECKING:
+    from dflash_compile.export.checkpoints.checkpoint import TargetCheckpoint
 
 Sequences = list[list[int]]
 """token ids"""
