@@ -23,9 +23,10 @@ def open_compiled_target(
     """
     from dflash_compile.compile.onnxruntime.batching import batched_target
     from dflash_compile.runtime.bundle.read import open_bundle
+    from dflash_compile.runtime.requirements import check_requirements
     from dflash_compile.train.compiled_target import CompiledTarget
 
-    opened = open_bundle(bundle)
+    opened = open_bundle(bundle, check=check_requirements)
     manifest = opened.manifest
     if manifest.requires.backend != "onnxruntime":
         raise IncompatibleError(

@@ -13,6 +13,7 @@ from .bundle.read import open_bundle
 from .cache import cache_folder
 from .engines import Engines
 from .errors import UsageError
+from .requirements import check_requirements
 from .session import Session
 
 _MOST_THREADS = 1024
@@ -53,7 +54,7 @@ def load(
             fix="leave it out for one",
         )
     cache = cache_folder()
-    bundle = open_bundle(path, verify=verify, cache=cache)
+    bundle = open_bundle(path, verify=verify, cache=cache, check=check_requirements)
     backend, options = (
         find_backend(bundle.manifest.requires.backend),
         EngineOptions(provider, threads, cache, device_loop),

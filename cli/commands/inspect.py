@@ -37,8 +37,9 @@ def _bundle(path: Path) -> Report:
     import msgspec
 
     from dflash_compile.runtime.bundle.read import open_bundle
+    from dflash_compile.runtime.requirements import check_requirements
 
-    bundle = open_bundle(path)
+    bundle = open_bundle(path, check=check_requirements)
     document = {
         "kind": "bundle",
         "path": str(path),

@@ -16,6 +16,7 @@ from dflash_compile.export import open_drafter, open_target
 from dflash_compile.export.checkpoints.checkpoint import DrafterCheckpoint, TargetCheckpoint
 from dflash_compile.runtime.bundle.read import open_bundle
 from dflash_compile.runtime.errors import DFlashError
+from dflash_compile.runtime.requirements import check_requirements
 
 from ..progress import Progress
 
@@ -60,7 +61,7 @@ def _code() -> str:
 
 def _is_sound(bundle: Path) -> bool:
     try:
-        open_bundle(bundle)
+        open_bundle(bundle, check=check_requirements)
     except DFlashError:
         return False
     return True

@@ -1,7 +1,8 @@
-"""Opening a bundle: manifest first, then this machine's libraries, then the files; no engine is loaded here."""
+"""Opening a bundle: manifest first, then what it requires of this machine, then the files; no engine is loaded here."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,13 +13,12 @@ from ..unfinished import recover
 from .contract import check_contract
 from .files import MANIFEST, Verify, check_files, confine
 from .known import KnownHashes
-from .manifest import FORMAT, VERSION, Manifest
-from .requirements import check_requirements
+from .manifest import FORMAT, VERSION, Manifest, RequirementRecord
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle whose manifest, libraries and files have been checked."""
+    """A bundle whose manifest and files have been checked."""
 
     root: Path
     manifest: Manifest
@@ -39,13 +39,24 @@ class _Header(msgspec.Struct):
     version: int
 
 
-def open_bundle(path: str | Path, *, verify: Verify = "full", cache: Path | None = None) -> Bundle:
-    """The bundle in directory `path`, ready to be loaded.
+def _nothing(requires: RequirementRecord) -> tuple[str, ...]:
+    return ()
+
+
+def open_bundle(
+    path: str | Path,
+    *,
+    verify: Verify = "full",
+    cache: Path | None = None,
+    check: Callable[[RequirementRecord], tuple[str, ...]] = _nothing,
+) -> Bundle:
+    """The bundle in directory `path`, ready to be loaded where this machine has what it requires: `check` says so, in
+    notes for the user, or raises; `runtime.requirements` has the one that asks for the library.
 
     `verify="full"` hashes every file (the default), `"changed"` those written to since this machine hashed them last,
     by what it noted in the folder `cache`, and `"size"` compares sizes only. Raises `UsageError` where there is no
-    bundle, `IncompatibleError` for a newer format or a missing or too old library, `BundleError` for a damaged bundle.
-    Versions come before hashes: they cost nothing.
+    bundle, `IncompatibleError` for a newer format, `BundleError` for a damaged bundle, and what `check` raises, which
+    comes before hashes: it costs nothing.
     """
     if verify not in ("full", "changed", "size"):
         raise UsageError(
@@ -54,7 +65,7 @@ def open_bundle(path: str | Path, *, verify: Verify = "full", cache: Path | None
     root = Path(path)
     manifest = read_manifest(root)
     check_contract(manifest)
-    notes = check_requirements(manifest.requires)
+    notes = check(manifest.requires)
     known = KnownHashes(cache, root)
     check_files(root, manifest.files, manifest.sizes, verify, known.sha256)
     known.keep()

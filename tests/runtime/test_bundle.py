@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 from tiny import edit_manifest
 
-from dflash_compile.runtime.bundle import files, read, requirements
+from dflash_compile.runtime import load, requirements
+from dflash_compile.runtime.bundle import files, read
 from dflash_compile.runtime.bundle.files import confine
 from dflash_compile.runtime.bundle.manifest import VERSION
 from dflash_compile.runtime.bundle.read import open_bundle
 from dflash_compile.runtime.bundle.schema import bundle_schema
 from dflash_compile.runtime.errors import BundleError, ExitCode, IncompatibleError, UsageError
+from dflash_compile.runtime.requirements import check_requirements
 
 FILES = [
     "target/target.onnx",
@@ -241,7 +243,7 @@ def test_library_too_old_is_said_before_hashing(tiny_bundle, monkeypatch):
     edit_manifest(tiny_bundle, lambda document: document["requires"].update(minimum="999.1", built_with="999.2"))
     monkeypatch.setattr(read, "check_files", lambda *rest: pytest.fail("hashed first"))
     with pytest.raises(IncompatibleError, match=r"built for onnxruntime 999.2; you have onnxruntime") as caught:
-        open_bundle(tiny_bundle)
+        open_bundle(tiny_bundle, check=check_requirements)
     assert "pip install --upgrade" in caught.value.fix
 
 
@@ -255,8 +257,11 @@ def test_library_missing(tiny_bundle, monkeypatch):
 
     monkeypatch.setattr(requirements, "find_backend", lambda name: Nothing)
     with pytest.raises(IncompatibleError, match="you have none") as caught:
-        open_bundle(tiny_bundle)
+        open_bundle(tiny_bundle, check=check_requirements)
     assert caught.value.fix == "run: pip install something"
+    with pytest.raises(IncompatibleError, match="you have none"):
+        load(tiny_bundle)
+    assert open_bundle(tiny_bundle).notes == (), "its files are whole, wherever it can run"
 
 
 @pytest.mark.parametrize(
@@ -265,7 +270,7 @@ def test_library_missing(tiny_bundle, monkeypatch):
 def test_unknown_backend(tiny_bundle, name):
     edit_manifest(tiny_bundle, lambda document: document["requires"].__setitem__("backend", name))
     with pytest.raises(IncompatibleError, match="back-end"):
-        open_bundle(tiny_bundle)
+        open_bundle(tiny_bundle, check=check_requirements)
 
 
 @pytest.mark.parametrize(

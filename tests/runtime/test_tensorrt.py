@@ -15,9 +15,9 @@ from trt_machine import PATTERNS, PROMPT, Machine, Turns
 from dflash_compile.runtime.backends.tensorrt.backend import check_architecture, jit_cache_file
 from dflash_compile.runtime.backends.tensorrt.device import CudaDevice
 from dflash_compile.runtime.bundle.manifest import RequirementRecord
-from dflash_compile.runtime.bundle.requirements import check_requirements
 from dflash_compile.runtime.errors import BundleError, IncompatibleError, LengthError, UsageError
 from dflash_compile.runtime.policy.controller import PLAIN, AdaptiveWidth
+from dflash_compile.runtime.requirements import check_requirements
 
 ORDER = ["draft", "verify", "inject", "commit", "read"]
 

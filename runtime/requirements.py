@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from ..backend import Backend, Installed, find_backend
-from ..errors import IncompatibleError
-from .manifest import RequirementRecord
+from .backend import Backend, Installed, find_backend
+from .bundle.manifest import RequirementRecord
+from .errors import IncompatibleError
 
 
 def check_requirements(requires: RequirementRecord) -> tuple[str, ...]:
