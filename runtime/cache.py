@@ -14,7 +14,8 @@ from pathlib import Path
 
 ENVIRONMENT = "DFLASH_COMPILE_CACHE"
 """names another folder, or is `off`"""
-ENGINES, CHECKED = "engines", "checked"
+ENGINES, CHECKED, COMPILED = "engines", "checked", "compiled"
+"""folders in it: packed engines, hashes of bundles, and what a back-end's library compiled for this machine"""
 
 _OFF = frozenset({"", "off", "none", "0"})
 # Backup tools leave such folders out (bford.info/cachedir), and `clean` empties no other.
@@ -26,13 +27,27 @@ _SIGNATURE = (
 
 
 def cache_folder() -> Path | None:
-    """The folder, there or not; None where it is switched off or the user has no home."""
-    asked = os.environ.get(ENVIRONMENT)
-    if asked is not None:
-        return None if asked.strip().lower() in _OFF else Path(asked).expanduser().absolute()
-    with suppress(RuntimeError):  # no home
-        return _user_caches() / "dflash-compile"
+    """The folder, there or not; None where it is switched off or cannot be named: `cache_note` says why."""
+    with suppress(RuntimeError, OSError):
+        return _folder()
     return None
+
+
+def cache_note() -> str | None:
+    """Where a folder was asked for that cannot be named, a sentence for the user; else None."""
+    try:
+        _folder()
+    except (RuntimeError, OSError) as fault:  # no such user, or a relative path and no current directory
+        if ENVIRONMENT in os.environ:
+            return f"Nothing is kept between runs: {ENVIRONMENT}={os.environ[ENVIRONMENT]} names no folder ({fault})."
+    return None
+
+
+def _folder() -> Path | None:
+    asked = os.environ.get(ENVIRONMENT)
+    if asked is None:
+        return _user_caches() / "dflash-compile"
+    return None if asked.strip().lower() in _OFF else Path(asked).expanduser().absolute()
 
 
 def prepare(folder: Path) -> None:
@@ -70,7 +85,7 @@ def clean(folder: Path) -> int:
     if not (folder / _TAG).is_file():
         return 0
     before = cache_size(folder)
-    for name in (ENGINES, CHECKED):
+    for name in (ENGINES, CHECKED, COMPILED):
         shutil.rmtree(folder / name, ignore_errors=True)
     return before - cache_size(folder)
 

@@ -10,7 +10,7 @@ from .backend import EngineOptions, find_backend
 from .bundle.files import Verify
 from .bundle.manifest import Manifest
 from .bundle.read import open_bundle
-from .cache import cache_folder
+from .cache import cache_folder, cache_note
 from .engines import Engines
 from .errors import UsageError
 from .requirements import check_requirements
@@ -70,7 +70,9 @@ def load(
             _discard(opening)
             raise
         engines = opening.result()
-    return Session(bundle.manifest, engines, text, (*bundle.notes, *engines.notes, *_template_note(bundle.manifest)))
+    kept = cache_note()
+    notes = (*bundle.notes, *engines.notes, *_template_note(bundle.manifest), *([kept] if kept else []))
+    return Session(bundle.manifest, engines, text, notes)
 
 
 def _discard(opening: Future[Engines]) -> None:

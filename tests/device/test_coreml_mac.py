@@ -51,7 +51,9 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     )
 
 
-def test_most_of_the_work_runs_where_it_was_built_for(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_most_of_the_work_runs_where_it_was_built_for(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     import coremltools as ct
     from coremltools.models.compute_plan import MLComputePlan
 
@@ -59,7 +61,7 @@ def test_most_of_the_work_runs_where_it_was_built_for(path: Path, capsys: pytest
     policy = str(bundle.manifest.config["cache_policy"])
     wanted = {"gpu-state": "MLGPUComputeDevice", "ane-io": "MLNeuralEngineComputeDevice"}[policy]
     for file in (engine_file(engine) for engine in engines(bundle.manifest.target)):
-        compiled = coreml._compiled(ct, bundle.file(file), coreml._digest(bundle.manifest, file))
+        compiled = coreml._compiled(ct, bundle.file(file), tmp_path, coreml._digest(bundle.manifest, file))
         plan = MLComputePlan.load_from_path(str(compiled), compute_units=getattr(ct.ComputeUnit, coreml._UNITS[policy]))
         for name, function in plan.model_structure.program.functions.items():
             devices = Counter(_device(plan, operation) for operation in function.block.operations)

@@ -21,7 +21,8 @@ from dflash_compile.compile.tensorrt.roles import roles_of, trace_all
 from dflash_compile.export import open_drafter, open_target
 from dflash_compile.runtime import load
 from dflash_compile.runtime.backend import EngineOptions
-from dflash_compile.runtime.backends.tensorrt.backend import jit_cache_file, open_engines
+from dflash_compile.runtime.backends.tensorrt.backend import kernels_entry, open_engines
+from dflash_compile.runtime.backends.tensorrt.bitwise import equal_widths
 from dflash_compile.runtime.backends.tensorrt.device import CudaDevice
 from dflash_compile.runtime.backends.tensorrt.pair import Pair
 from dflash_compile.runtime.backends.tensorrt.plan import Library, Plan
@@ -151,12 +152,11 @@ def test_many_cycles_in_one_launch_give_the_same(tiny_bundle: Path, capsys: pyte
 
 def test_which_widths_round_alike(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
     """Reported: nothing promises that they do, and those that do not are left aside."""
-    assert pair.widths[-1] == BLOCK
-    assert sorted([*pair.widths, *pair.unused]) == [2, BLOCK]
+    assert pair.widths == [2, BLOCK]
+    equal = equal_widths(pair)
+    assert equal[-1] == BLOCK
     with capsys.disabled():
-        sys.stdout.write(
-            f"\nwidths of verify that give one another's bits: {pair.widths}; left aside: {pair.unused or 'none'}\n"
-        )
+        sys.stdout.write(f"\nwidths of verify that give one another's bits: {equal} of {pair.widths}\n")
 
 
 def test_text_is_the_target_s_own(real_bundle: Path) -> None:
@@ -198,17 +198,14 @@ def test_how_often_one_row_alone_chooses_the_same(real_bundle: Path, capsys: pyt
     assert same >= 0.9 * len(tokens)
 
 
-def test_compiled_kernels_are_kept_for_the_next_start(
-    tiny_bundle: Path, arch: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    bundle = open_bundle(tiny_bundle)
-    open_engines(bundle, EngineOptions()).close()
+def test_compiled_kernels_are_kept_for_the_next_start(tiny_bundle: Path, arch: str, tmp_path: Path) -> None:
+    bundle, options = open_bundle(tiny_bundle), EngineOptions(cache=tmp_path)
+    open_engines(bundle, options).close()
     device = CudaDevice()
-    file = jit_cache_file(bundle, arch, device.name)
+    file = tmp_path / kernels_entry(bundle, arch, device.name)
     device.close()
     assert file.stat().st_size > 0
-    open_engines(bundle, EngineOptions()).close()
+    open_engines(bundle, options).close()
 
 
 def test_speed_of_a_loop_on_the_device(real_bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from dflash_compile.runtime import cache, load
 from dflash_compile.runtime.bundle import known, stamps
 from dflash_compile.runtime.bundle.read import open_bundle
-from dflash_compile.runtime.cache import cache_folder, cache_size, clean, prepare
+from dflash_compile.runtime.cache import cache_folder, cache_note, cache_size, clean, prepare
 from dflash_compile.runtime.errors import BundleError
 
 FILES = [
@@ -64,6 +64,29 @@ def test_a_user_without_a_home_has_none(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(cache.Path, "home", nowhere)
     assert cache_folder() is None
+
+
+@pytest.mark.parametrize(
+    "asked", ["~nobody-of-this-name/cache", pytest.param("relative", id="relative, in a folder that is gone")]
+)
+def test_a_folder_that_cannot_be_named_is_noted_and_stops_nobody(tiny_bundle, monkeypatch, tmp_path, asked):
+    monkeypatch.setenv("DFLASH_COMPILE_CACHE", asked)
+    bundle = tiny_bundle.absolute()
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert cache_folder() is None
+    with load(bundle) as session:
+        assert len(list(session.tokens([1, 2], max_new_tokens=5))) == 5
+        (note,) = session.notes
+    assert note == cache_note()
+    assert f"DFLASH_COMPILE_CACHE={asked}" in note
+
+
+@pytest.mark.parametrize("asked", ["off", "", "/somewhere"])
+def test_a_cache_as_it_was_asked_for_is_no_note(monkeypatch, asked):
+    monkeypatch.setenv("DFLASH_COMPILE_CACHE", asked)
+    assert cache_note() is None
 
 
 def test_clean_empties_a_cache_and_nothing_else(tmp_path):

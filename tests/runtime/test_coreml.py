@@ -18,6 +18,7 @@ from dflash_compile.runtime.backends.coreml import backend as coreml
 from dflash_compile.runtime.backends.coreml.memory import check_fits
 from dflash_compile.runtime.bundle.manifest import GraphRecord, PortRecord
 from dflash_compile.runtime.bundle.read import open_bundle
+from dflash_compile.runtime.cache import COMPILED, clean
 from dflash_compile.runtime.errors import BundleError, IncompatibleError, UsageError
 
 TOKENS = 20
@@ -98,10 +99,31 @@ def test_only_accepted_rows_reach_a_cache_of_the_hosts() -> None:
     assert not cache.cache.size
 
 
-def test_a_package_is_compiled_once_and_found_again(path: Path, library: Library) -> None:
+def test_a_package_is_compiled_once_and_found_again(path: Path, library: Library, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
     for _ in range(2):
-        coreml.open_engines(open_bundle(path), EngineOptions()).close()
+        coreml.open_engines(open_bundle(path), EngineOptions(cache=cache)).close()
     assert [Path(package).name for package in library.compiled] == ["target.mlpackage", "drafter.mlpackage"]
+    assert [place.suffix for place in (cache / COMPILED).iterdir()] == [".mlmodelc"] * 2
+    assert clean(cache) > 0
+    coreml.open_engines(open_bundle(path), EngineOptions(cache=cache)).close()
+    assert len(library.compiled) == 4, "the cache was emptied"
+
+
+@pytest.mark.parametrize("asked", ["off", "a file"])
+def test_what_is_compiled_where_nothing_can_be_kept_goes_with_the_engines(
+    path: Path, library: Library, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asked: str
+) -> None:
+    (tmp_path / "a file").write_text("in its place")
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setenv("DFLASH_COMPILE_CACHE", asked)
+    monkeypatch.chdir(tmp_path)
+    with load(path) as session:
+        assert len(list((tmp_path / "temporary").iterdir())) == 2
+        assert len(list(session.tokens([5, 6, 7], max_new_tokens=4))) == 4
+    assert list((tmp_path / "temporary").iterdir()) == []
+    assert sorted(place.name for place in tmp_path.iterdir()) == ["a file", "temporary"], "no folder called off"
 
 
 def test_what_core_ml_cannot_load_is_an_error_that_names_the_compiled_form(

@@ -6,8 +6,9 @@ from collections.abc import Callable, Generator, Sequence
 
 from trt_fakes import ARCH, BLOCK, FakeDevice, FakePlan, manifest
 
+from dflash_compile.runtime.backends.tensorrt.engines import engines
 from dflash_compile.runtime.backends.tensorrt.loop import Kernels
-from dflash_compile.runtime.backends.tensorrt.pair import Pair, engines
+from dflash_compile.runtime.backends.tensorrt.pair import Pair
 from dflash_compile.runtime.bundle.manifest import GraphRecord
 from dflash_compile.runtime.engines import Engines
 from dflash_compile.runtime.loop import plan_limits, run
@@ -54,7 +55,7 @@ class Machine:
 
         self.pair = Pair(self.manifest, ARCH, self.device, load)
         self.engines: Engines = engines(
-            self.pair, self.device.commit, (), (lambda: kernels(self.device)) if cycles else None, cycles
+            self.pair, self.device.commit, (lambda: kernels(self.device)) if cycles else None, cycles
         )
         self.device.log.clear()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -48,8 +48,14 @@ def open_engines(bundle: Bundle, options: EngineOptions) -> Engines:
             f"provider={options.provider!r}", why="Core AI chooses the device by itself", fix="leave it out"
         )
     manifest = bundle.manifest
-    target, drafter = (_Model(bundle.file(engine_file(model)), model) for model in (manifest.target, manifest.drafter))
-    return Engines(StaticTarget(manifest, target), StaticDrafter(bundle, drafter))
+    with ExitStack() as undo:
+        target = _Model(bundle.file(engine_file(manifest.target)), manifest.target)
+        undo.callback(target.close)
+        drafter = _Model(bundle.file(engine_file(manifest.drafter)), manifest.drafter)
+        undo.callback(drafter.close)
+        opened = Engines(StaticTarget(manifest, target), StaticDrafter(bundle, drafter))
+        undo.pop_all()  # from here on the engines close them
+    return opened
 
 
 class _Model:

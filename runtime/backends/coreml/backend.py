@@ -11,16 +11,19 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from ...backend import EngineOptions, Installed, refuse_loop
 from ...bundle.manifest import Manifest, ModelRecord
 from ...bundle.parts import engines
 from ...bundle.read import Bundle
+from ...cache import COMPILED, prepare
 from ...engines import Engines
 from ...errors import BundleError, IncompatibleError, UsageError
 from ..apple.chain import Chain, whole
@@ -31,7 +34,6 @@ from .memory import check_fits
 INSTALL = 'pip install "dflash-compile[coreml]"'
 
 _DISTRIBUTION = "coremltools"
-_CACHE = "DFLASH_COMPILE_CACHE"
 _UNITS = {"gpu-state": "CPU_AND_GPU", "ane-io": "CPU_AND_NE"}
 """by cache policy: the Neural Engine refuses a state that is written at a position of its own choosing"""
 
@@ -66,18 +68,23 @@ def open_engines(bundle: Bundle, options: EngineOptions) -> Engines:
             "the bundle's cache policy is one this version does not know",
             fix="run `pip install --upgrade dflash-compile`",
         )
-    target = Chain(manifest.target, _packages(library, bundle, manifest.target, units), manifest.pairing.taps)
-    drafter = Chain(manifest.drafter, _packages(library, bundle, manifest.drafter, units), ())
+    folder, (target, drafter) = _kept(options.cache), (manifest.target, manifest.drafter)
+    packages = [_packages(library, bundle, model, units, folder) for model in (target, drafter)]
+    chains = Chain(target, packages[0], manifest.pairing.taps), Chain(drafter, packages[1], ())
     seen = whole(manifest)
-    return Engines(StaticTarget(seen, target), StaticDrafter(replace(bundle, manifest=seen), drafter))
+    return Engines(StaticTarget(seen, chains[0]), StaticDrafter(replace(bundle, manifest=seen), chains[1]))
 
 
-def _packages(library: Any, bundle: Bundle, model: ModelRecord, units: str) -> dict[str, Functions]:
-    """The packages of `model` by file, each with its own cache, whoever keeps that."""
+def _packages(
+    library: Any, bundle: Bundle, model: ModelRecord, units: str, folder: Path | None
+) -> dict[str, Functions]:
+    """The packages of `model` by file, each with its own cache, whoever keeps that; their compiled forms are kept in
+    `folder`.
+    """
     opened: dict[str, Functions] = {}
     for record in engines(model):
         file = engine_file(record)
-        loaded = _Model(library, _compiled(library, bundle.file(file), _digest(bundle.manifest, file)), record, units)
+        loaded = _Model(library, bundle.file(file), folder, _digest(bundle.manifest, file), record, units)
         opened[file] = loaded if state_ports(record) else HostCache(record, loaded)
     return opened
 
@@ -88,7 +95,15 @@ class _Model:
     They are instances of their own to Core ML, and one state made by the first, if they have any, serves them all.
     """
 
-    def __init__(self, library: Any, compiled: Path, record: ModelRecord, compute: str) -> None:
+    def __init__(
+        self, library: Any, package: Path, folder: Path | None, digest: str, record: ModelRecord, compute: str
+    ) -> None:
+        """Without a `folder` to keep it in, the compiled form of `package` goes when this does."""
+        self._temporary: TemporaryDirectory[str] | None = None
+        if folder is None:
+            self._temporary = TemporaryDirectory(prefix="dflash-compile-")
+            folder = Path(self._temporary.name)
+        compiled = _compiled(library, package, folder, digest)
         names = [graph.function for graph in record.graphs if graph.function is not None]
         units = getattr(library.ComputeUnit, compute)
         try:
@@ -98,6 +113,7 @@ class _Model:
             }
             self._state = self._functions[names[0]].make_state() if state_ports(record) else None
         except Exception as fault:  # the library's exceptions share no base of their own
+            self.close()
             raise BundleError(
                 "Core ML cannot load an engine of the bundle",
                 where=str(compiled),
@@ -111,8 +127,10 @@ class _Model:
         return results
 
     def close(self) -> None:
-        """Drop the models and their state."""
+        """Drop the models, their state, and what was compiled for them alone."""
         self._functions, self._state = {}, None
+        if self._temporary is not None:
+            self._temporary.cleanup()
 
 
 def _import_library() -> Any:
@@ -130,14 +148,12 @@ def _import_library() -> Any:
     return library
 
 
-def _compiled(library: Any, package: Path, digest: str) -> Path:
-    """The compiled form of `package`, made on first use and found by `digest` afterwards; a package that changed is
-    another one.
+def _compiled(library: Any, package: Path, folder: Path, digest: str) -> Path:
+    """The compiled form of `package` in `folder`, made on first use and found by `digest` afterwards; a package that
+    changed is another one.
     """
-    folder = Path(os.environ.get(_CACHE) or Path.home() / "Library" / "Caches" / "dflash-compile")
     place = folder / f"{package.stem}-{digest}.mlmodelc"
     if not place.is_dir():
-        folder.mkdir(parents=True, exist_ok=True)
         building = place.with_suffix(f".{os.getpid()}.mlmodelc")
         library.models.utils.compile_model(str(package), str(building))
         try:
@@ -145,6 +161,17 @@ def _compiled(library: Any, package: Path, digest: str) -> Path:
         except OSError:  # another process was quicker
             shutil.rmtree(building, ignore_errors=True)
     return place
+
+
+def _kept(cache: Path | None) -> Path | None:
+    """Where compiled packages are kept; None where nothing is, or the cache cannot be written."""
+    if cache is None:
+        return None
+    with suppress(OSError):
+        prepare(cache)
+        (cache / COMPILED).mkdir(exist_ok=True)
+        return cache / COMPILED
+    return None
 
 
 def _digest(manifest: Manifest, package: str) -> str:

@@ -6,31 +6,25 @@ Written for a GPU that the machine which builds it need not have: `tests/device`
 from __future__ import annotations
 
 import hashlib
-import os
+from contextlib import ExitStack
 from pathlib import Path
 
 from ...backend import EngineOptions
 from ...bundle.manifest import GraphRecord
 from ...bundle.read import Bundle
+from ...cache import COMPILED
 from ...engines import Engines
 from ...errors import IncompatibleError
 from .device import CudaDevice
+from .engines import engines
 from .library import INSTALL, installed
 from .loop import Kernels
-from .pair import Pair, engines
+from .pair import Pair
 from .plan import Library, Plan
 
 __all__ = ["INSTALL", "commit_file", "installed", "open_engines"]
 
 _MODULES = {"tensorrt-rtx": "tensorrt_rtx", "tensorrt": "tensorrt"}
-_NOT_CAPTURED = (
-    "This TensorRT cannot capture the engines into one graph: each captures itself, and a cycle takes several launches."
-)
-
-_ROUNDS_OTHERWISE = (
-    "On this GPU a verify of {rows} rows rounds otherwise than one of {block}: it is not used, since the text must not"
-    " depend on how wide a cycle is."
-)
 
 
 def commit_file(arch: str) -> str:
@@ -48,23 +42,27 @@ def open_engines(bundle: Bundle, options: EngineOptions) -> Engines:
 
     Raises `IncompatibleError` for a GPU that the bundle has no engines for.
     """
-    device = CudaDevice()
+    with ExitStack() as undo:
+        device = CudaDevice()
+        undo.callback(device.close)
+        opened = _open(bundle, options, device)
+        undo.pop_all()  # from here on the engines close it
+    return opened
+
+
+def _open(bundle: Bundle, options: EngineOptions, device: CudaDevice) -> Engines:
     check_architecture(bundle, device.arch, device.name)
-    cycles = options.device_loop
-    if cycles is not None:
+    if options.device_loop is not None:
         check_loop(bundle, device.arch)
-    library = Library(
-        _MODULES[bundle.manifest.requires.package], device, jit_cache_file(bundle, device.arch, device.name)
-    )
+    kernels_file = None if options.cache is None else options.cache / kernels_entry(bundle, device.arch, device.name)
+    library = Library(_MODULES[bundle.manifest.requires.package], device, kernels_file)
 
     def load(record: GraphRecord, whole_graph: bool) -> Plan:
         return Plan(library, bundle.file(record.file), record, whole_graph)
 
     pair = Pair(bundle.manifest, device.arch, device, load)
-    library.save_jit_cache()
-    notes = [] if pair.captures else [_NOT_CAPTURED]
-    if pair.unused:
-        notes.append(_ROUNDS_OTHERWISE.format(rows=" and ".join(map(str, pair.unused)), block=pair.block))
+    if options.cache is not None:
+        library.save_kernels(options.cache)
 
     def loop() -> Kernels:
         file = bundle.file(loop_file(device.arch))
@@ -78,7 +76,7 @@ def open_engines(bundle: Bundle, options: EngineOptions) -> Engines:
             ) from fault
 
     commit = device.kernel(bundle.file(commit_file(device.arch)), "commit")
-    return engines(pair, commit, tuple(notes), loop if cycles else None, cycles or 1)
+    return engines(pair, commit, loop if options.device_loop else None, options.device_loop or 1)
 
 
 def check_architecture(bundle: Bundle, arch: str, name: str) -> None:
@@ -106,13 +104,12 @@ def check_loop(bundle: Bundle, arch: str) -> None:
         )
 
 
-def jit_cache_file(bundle: Bundle, arch: str, name: str) -> Path:
-    """Where kernels that TensorRT compiles on this machine are kept: one file for each bundle, library and GPU."""
+def kernels_entry(bundle: Bundle, arch: str, name: str) -> Path:
+    """What TensorRT compiles on this machine, relative to its cache: a file for each bundle, library and GPU."""
     requires, digest = bundle.manifest.requires, hashlib.sha256()
     for file, content in sorted(bundle.manifest.files.items()):
         digest.update(f"{file} {content}\n".encode())
-    base = Path(os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or Path.home() / ".cache")
     kind = "-".join(
         "".join(c if c.isalnum() else "_" for c in part) for part in (requires.package, requires.built_with, arch, name)
     )
-    return base / "dflash-compile" / "tensorrt" / kind / f"{digest.hexdigest()[:16]}.bin"
+    return Path(COMPILED, kind, f"{digest.hexdigest()[:16]}.bin")

@@ -9,19 +9,23 @@ choices that come of it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from .pair import Pair
+from .pair import Pair
 
 _TRIALS = 4
 
 
-def rounds_alike(pair: Pair, rows: int) -> bool:
-    """Whether verify of `rows` rows gives the first rows of what the widest gives. Overwrites the caches."""
+def equal_widths(pair: Pair) -> list[int]:
+    """Widths of verify that give one another's bits, narrowest first, the widest among them. Overwrites the caches."""
+    return [rows for rows in pair.widths if rows == pair.block or _bitwise_equal(pair, rows)]
+
+
+def _bitwise_equal(pair: Pair, rows: int) -> bool:
+    """Whether verify of `rows` rows gives the first rows of what the widest gives."""
     generator = np.random.default_rng(rows)
     for trial in range(_TRIALS):
         position = trial * (pair.rows - pair.block) // (_TRIALS - 1)

@@ -15,17 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...bundle.manifest import GraphRecord, Manifest
-from ...engines import CycleEngine, DrafterEngine, Engines, TargetEngine
-from ...errors import BundleError, IncompatibleError, UsageError
-from .bitwise import rounds_alike
-from .cycle import Cycle, State
+from ...errors import BundleError, UsageError
 from .device import Device
-from .loop import Kernels, Loop, Places
 from .plan import Runner
 
 _INT = 4
-_ANSWER = ("block", "accepted", "bonus", "next_position")
-_NO_LOOP = "device_loop is left aside, and the host starts each cycle: {what} ({why})."
 
 
 class Loaded(Runner, Protocol):
@@ -62,8 +56,10 @@ class Pair:
             if graph.arch == arch
         }
         self.chunk = _widest(self.records)
-        widths = sorted({self.block, *(rows for role, rows in self.records if role == "verify" and rows is not None)})
-        captured = [("draft", self.block), *(("verify", rows) for rows in widths), ("inject", self.block)]
+        verifies = {rows for role, rows in self.records if role == "verify" and rows is not None}
+        self.widths = sorted({self.block, *verifies})
+        """of verify, narrowest first"""
+        captured = [("draft", self.block), *(("verify", rows) for rows in self.widths), ("inject", self.block)]
         roles = (("prefill", self.chunk), *captured, ("inject", self.chunk))
         self.plans = {role: load(self.record(role), False) for role in dict.fromkeys(roles)}
         self.captures = all(self.plans[role].capturable for role in captured)
@@ -81,9 +77,6 @@ class Pair:
         for plan in self.plans.values():  # kernels are compiled now, and every context has run before it is captured
             plan.enqueue()
         device.mark()()
-        self.widths = [rows for rows in widths if rows == self.block or rounds_alike(self, rows)]
-        """of verify, narrowest first: those that give one another's bits"""
-        self.unused = [rows for rows in widths if rows not in self.widths]
 
     def write(self, name: str, values: Sequence[int]) -> None:
         """Integers into a buffer."""
@@ -161,121 +154,6 @@ class Pair:
         if taken in dict(record.caches):
             return f"{'target' if role in ('prefill', 'verify', 'decode') else 'drafter'}/{taken}"
         return port
-
-
-class Target(TargetEngine):
-    """Prefill in chunks, verify at the narrowest width that holds the block."""
-
-    def __init__(self, pair: Pair) -> None:
-        manifest = pair.manifest
-        super().__init__(
-            context=manifest.context, vocab=manifest.target.vocab, widest=pair.chunk, exact_width=pair.widths[0]
-        )
-        self._pair = pair
-
-    def room(self, keep: int, rows: int) -> bool:
-        """Taps always go to the same place, since a captured cycle reads them there: none are kept."""
-        return False
-
-    def close(self) -> None:
-        self._pair.close()
-
-    def _prefill_impl(self, tokens: Sequence[int], rows: int, position: int) -> int:
-        pair = self._pair
-        pair.write("tokens", [*tokens, *[0] * (pair.chunk - len(tokens))])
-        pair.write("position", [position])
-        pair.write("valid", [rows])
-        pair.run("prefill", pair.chunk)
-        return pair.read("next_token", 1)[0]
-
-    def _verify_impl(self, block: Sequence[int], position: int, keep: int) -> Sequence[int]:
-        pair = self._pair
-        if keep or len(block) > pair.block:
-            raise UsageError(
-                f"a verify of {len(block)} rows that keeps {keep}",
-                why=f"the engine has {pair.block} rows and keeps none",
-            )
-        rows = next(width for width in pair.widths if width >= len(block))
-        pair.write("block", [*block, *[block[-1]] * (rows - len(block))])
-        pair.write("position", [position])
-        pair.run("verify", rows)
-        return pair.read("tokens", len(block))
-
-    def _taps_impl(self) -> Pair:
-        return self._pair
-
-
-class Drafter(DrafterEngine):
-    """Draft at the block's width; inject at the block's or at a chunk's."""
-
-    def __init__(self, pair: Pair) -> None:
-        super().__init__(context=pair.manifest.context, block=pair.block, widest=pair.chunk)
-        self._pair = pair
-
-    def close(self) -> None:
-        self._pair.close()
-
-    def _inject_impl(self, memory: Pair, rows: int, position: int) -> None:
-        # The rows beyond those that count land behind them, where nothing is read before it is written again.
-        memory.write("position", [position])
-        memory.run("inject", self._pair.block if rows <= self._pair.block else self._pair.chunk)
-
-    def _draft_impl(self, anchor: int, position: int, width: int) -> Sequence[int]:
-        pair = self._pair
-        pair.write("anchor", [anchor])
-        pair.write("position", [position])
-        pair.run("draft", pair.block)
-        return pair.read("block", width)[1:]
-
-
-def engines(
-    pair: Pair,
-    commit: Callable[[Sequence[int]], None],
-    notes: tuple[str, ...] = (),
-    loop: Callable[[], Kernels] | None = None,
-    cycles: int = 1,
-) -> Engines:
-    """Target, drafter and cycle of `pair`; `commit` puts the commit kernel on the stream.
-
-    With `loop`, which loads the kernels of one, the device does up to `cycles` cycles a launch, where it can.
-    """
-    cycle: CycleEngine | None = None
-    if loop is not None:
-        try:
-            cycle = _loop(pair, loop, cycles)
-        except IncompatibleError as fault:
-            notes = (*notes, _NO_LOOP.format(what=fault.what, why=fault.why))
-    return Engines(Target(pair), Drafter(pair), notes, cycle or _cycle(pair, commit))
-
-
-def _runners(pair: Pair) -> Mapping[int, Sequence[Loaded]]:
-    """Draft, verify and inject of every width."""
-    # A narrower verify takes the front of the same block, and what inject writes behind it is not read before it is
-    # written again.
-    draft, inject = (pair.plans[role, pair.block] for role in ("draft", "inject"))
-    return {rows: (draft, pair.plans["verify", rows], inject) for rows in pair.widths}
-
-
-def _cycle(pair: Pair, commit: Callable[[Sequence[int]], None]) -> Cycle:
-    arguments = [pair.buffers[name] for name in (*_ANSWER, "anchor", "position", "report")]
-    state = State(*arguments[-3:])
-    sizes = {"context": pair.manifest.context, "rows": pair.rows}
-    return Cycle(pair.device, _runners(pair), lambda: commit(arguments), state, **sizes, captures=pair.captures)
-
-
-def _loop(pair: Pair, kernels: Callable[[], Kernels], cycles: int) -> Loop:
-    """Raises `IncompatibleError` where the device or the engines cannot."""
-    if not pair.captures:
-        raise IncompatibleError(
-            "this TensorRT cannot capture the engines", why="a loop on the device is a graph that holds them"
-        )
-    block, accepted, bonus, following, anchor, position = (
-        pair.buffers[name] for name in (*_ANSWER, "anchor", "position")
-    )
-    places = Places((block, accepted, bonus, following), anchor, position)
-    return Loop(
-        pair.device, _runners(pair), kernels(), places, cycles=cycles, context=pair.manifest.context, rows=pair.rows
-    )
 
 
 def _ports(record: GraphRecord) -> list[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib import import_module
 from math import prod
 from pathlib import Path
 from typing import Any, Protocol
 
 from ...bundle.manifest import GraphRecord
+from ...cache import prepare, write
 from ...errors import BundleError, IncompatibleError
 from .device import Device
 from .library import INSTALL
@@ -35,12 +37,13 @@ class Runner(Protocol):
 class Library:
     """TensorRT's runtime on one device. `scratch` is shared by all engines: they run one after another."""
 
-    def __init__(self, module: str, device: Device, jit_cache: Path | None) -> None:
+    def __init__(self, module: str, device: Device, kernels: Path | None = None) -> None:
+        """`kernels` is the file of what was compiled for this device before, there or not."""
         try:
             self.trt: Any = import_module(module)
         except ImportError as fault:
             raise IncompatibleError("TensorRT cannot be imported", why=str(fault), fix=f"run: {INSTALL}") from fault
-        self.device, self._file = device, jit_cache
+        self.device, self._file = device, kernels
         self._engines: dict[Path, Any] = {}
         self._logger = self.trt.Logger(self.trt.Logger.ERROR)
         self._runtime = self.trt.Runtime(self._logger)
@@ -82,17 +85,15 @@ class Library:
         config.set_runtime_cache(self._cache)
         return engine.create_execution_context(config)
 
-    def save_jit_cache(self) -> None:
-        """Keep what was compiled for this device, so that the next start need not. Not being able to is no fault."""
-        if self._file is None or self._cache is None:
-            return
-        temporary = self._file.with_suffix(".new")
-        try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(bytes(self._cache.serialize()))
-            temporary.replace(self._file)
-        except OSError:
-            temporary.unlink(missing_ok=True)
+    def save_kernels(self, cache: Path) -> None:
+        """Keep in the folder `cache` what was compiled for this device, so that the next start need not. Not being able
+        to is no fault.
+        """
+        if self._file is not None and self._cache is not None:
+            with suppress(OSError):
+                prepare(cache)
+                self._file.parent.mkdir(parents=True, exist_ok=True)
+                write(self._file, bytes(self._cache.serialize()))
 
 
 class Plan:
