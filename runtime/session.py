@@ -19,6 +19,7 @@ from .statistics import Recorder, Statistics
 from .stops import StopFilter
 
 if TYPE_CHECKING:
+    from .detokenizer import AnswerText
     from .text import Prompt, Text  # not at run time: the libraries of text load beside the engines
 
 
@@ -45,6 +46,7 @@ class Session:
         *,
         max_new_tokens: int | None = None,
         stop: str | Sequence[str] = (),
+        special_tokens: bool = False,
         on_token: Callable[[int], None] | None = None,
         raw: bool = False,
         draft: bool = True,
@@ -57,7 +59,8 @@ class Session:
 
         `prompt` is text (one user message, unless `raw`), messages, or token ids. The answer ends at end of sequence,
         before the first of `stop`, after `max_new_tokens`, or where the bundle's context is full; `statistics.finish`
-        says which. `on_token` gets every id as it is known. `draft=False` is plain decoding, with the same result. How
+        says which. `special_tokens` shows those of the answer, which are otherwise left out; stop strings find them
+        either way. `on_token` gets every id as it is known. `draft=False` is plain decoding, with the same result. How
         wide a block is, and whether drafting pays at all, is decided as the answer goes, from what cycles cost on this
         machine and how often proposals stand; `block` fixes the width instead, at most what the drafter was built for.
         Where the text repeats itself, what came next the last time is verified in place of the drafter's proposals when
@@ -77,7 +80,8 @@ class Session:
         embeds = self._spans(inputs_embeds, prompt, ids)
         record = self._recorder()
         tokens = self._answer(Request(ids, max_new_tokens, draft, block, lookup, embeds), record)
-        return self._pieces(tokens, record, filtered, on_token)
+        text = self._text.answer(filtered, self.manifest.text.eos_ids, special_tokens=special_tokens)
+        return self._pieces(tokens, record, text, on_token)
 
     def tokens(
         self,
@@ -194,18 +198,17 @@ class Session:
         self,
         tokens: Generator[int, None, None],
         record: Recorder,
-        stops: StopFilter,
+        text: AnswerText,
         on_token: Callable[[int], None] | None,
     ) -> Generator[str, None, None]:
-        stream, eos_ids = self._text.stream(), frozenset(self.manifest.text.eos_ids)
         with closing(tokens):
             for token in tokens:
                 if on_token is not None:
                     on_token(token)
-                if token not in eos_ids and (piece := stops.feed(stream.feed(token))):
+                if piece := text.feed(token):
                     yield piece
-                if stops.stopped:
+                if text.stopped:
                     record.finish = "stop"
                     return
-        if piece := stops.flush():
+        if piece := text.flush():
             yield piece

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 
 from .errors import UsageError
 
@@ -23,27 +24,36 @@ class StopFilter:
             )
         self._stops = tuple(stops)
         self._held = ""
+        self._shown: list[bool] = []  # for every character that is held
         self.stopped = False
 
-    def feed(self, piece: str) -> str:
+    def feed(self, piece: str, *, hidden: bool = False) -> str:
         """The text that is safe to show after `piece`; sets `stopped` where a stop string is complete, and drops it and
         all that follows.
+
+        A `hidden` piece, of a special token, can be part of a stop string and is never shown.
         """
         if not self._stops:
-            return piece
-        text = self._held + piece
-        found = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
+            return "" if hidden else piece
+        self._held += piece
+        self._shown += [not hidden] * len(piece)
+        found = [(start + len(stop), start) for stop in self._stops if (start := self._held.find(stop)) >= 0]
         if found:
-            self.stopped, self._held = True, ""
-            return text[: min(found)[1]]
-        safe = len(text) - self._undecided(text)
-        self._held = text[safe:]
-        return text[:safe]
+            self.stopped = True
+            text = self._take(min(found)[1])
+            self._held, self._shown = "", []
+            return text
+        return self._take(len(self._held) - self._undecided(self._held))
 
     def flush(self) -> str:
         """What was held back, once no more text can complete it."""
-        held, self._held = self._held, ""
-        return held
+        return self._take(len(self._held))
+
+    def _take(self, size: int) -> str:
+        """The first `size` characters that are held, without the hidden ones; they are no longer held."""
+        text = "".join(compress(self._held[:size], self._shown[:size]))
+        self._held, self._shown = self._held[size:], self._shown[size:]
+        return text
 
     def _undecided(self, text: str) -> int:
         """Length of the longest end of `text` that begins a stop string."""

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
-from tokenizers.decoders import DecodeStream
 
 from .bundle.manifest import ThinkingRecord
 from .bundle.read import Bundle
 from .chat import ChatTemplate, Message
+from .detokenizer import TOKENIZER_FIX, AnswerText, Detokenizer
 from .errors import BundleError, UsageError
 from .foreign import foreign_errors
+from .stops import StopFilter
 from .thinking import thinking_note
-
-_TOKENIZER_FIX = "build the bundle again, from a checkpoint whose tokenizer.json is whole"
 
 Prompt = str | Sequence[Message] | Sequence[int]
 """text, messages, or token ids"""
@@ -69,6 +68,10 @@ class Text:
         """A fresh detokenizer."""
         return Detokenizer(self._tokenizer)
 
+    def answer(self, stops: StopFilter, end_ids: Collection[int], *, special_tokens: bool) -> AnswerText:
+        """The text of one answer: up to the first of `stops`, with or without `special_tokens`."""
+        return AnswerText(self._tokenizer, stops, end_ids, special_tokens=special_tokens)
+
     def _chat(self, messages: Sequence[Message], variables: Mapping[str, Any] | None) -> list[int]:
         if self._template is None:
             raise UsageError(
@@ -86,7 +89,7 @@ class Text:
             text.encode()
         except UnicodeEncodeError as fault:  # half a surrogate pair: how Python shows bytes that were no UTF-8
             raise UsageError("the prompt is not Unicode text", why=str(fault), fix="give it in UTF-8") from fault
-        with foreign_errors(BundleError, "the tokenizer cannot take this text", fix=_TOKENIZER_FIX):
+        with foreign_errors(BundleError, "the tokenizer cannot take this text", fix=TOKENIZER_FIX):
             return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
 
     def _checked(self, ids: list[int], length: int) -> list[int]:
@@ -120,22 +123,6 @@ def _no_prompt(prompt: object) -> UsageError:
         f"a prompt cannot be {prompt!r:.60}",
         fix="give text, a list of messages ({'role': …, 'content': …}), or a list of token ids",
     )
-
-
-class Detokenizer:
-    """Ids one at a time to text, whole characters only; what special tokens stand for is left out."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._stream = DecodeStream(skip_special_tokens=True)
-
-    def feed(self, token: int) -> str:
-        """The text that `token` completes: empty while a character is still missing bytes.
-
-        An answer that ends inside a character ends before it: nothing is owed at the end.
-        """
-        with foreign_errors(BundleError, f"the tokenizer cannot write the token {token}", fix=_TOKENIZER_FIX):
-            return self._stream.step(self._tokenizer, token) or ""
 
 
 def open_text(bundle: Bundle) -> Text:

@@ -52,6 +52,9 @@ def command(
     stop: Annotated[
         list[str] | None, typer.Option("--stop", metavar="TEXT", help="End before this text; may be given again.")
     ] = None,
+    special_tokens: Annotated[
+        bool, typer.Option("--special-tokens", help="Show the special tokens of the answer as text.")
+    ] = False,
     provider: Annotated[Literal["cpu", "cuda"], typer.Option("--provider", help="Kind of device.")] = "cpu",
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads; every core by default.")] = None,
     device_loop: Annotated[
@@ -85,6 +88,7 @@ def command(
             messages,
             max_new_tokens=max_new_tokens,
             stop=stop or (),
+            special_tokens=special_tokens,
             raw=raw,
             draft=draft,
             lookup=lookup,
