@@ -105,3 +105,12 @@ def test_bars_are_as_long_as_their_figures():
     bars = re.findall(r'<rect x="300" y="\d+" width="(\d+)".*?/>\s*<text[^>]*>(\d+)</text>', picture)
     assert len(bars) == 10
     assert all(abs(int(width) / int(speed) - 1.62) < 0.01 for width, speed in bars)
+
+
+@pytest.mark.parametrize(
+    ("page", "path"),
+    [found for found in _found(r"`((?:[a-z_]+/)+[a-z_]*(?:\.\w+)?)`", 50) if found[0] != "CONTRIBUTING.md"],
+)
+def test_files_and_folders_that_are_named_exist(page, path):
+    shorthand = ("graphs/", "apple/", "embed/", "policy/", "conformance/", "packaging/", "features/", "target/")
+    assert (ROOT / path).exists() or path in shorthand
