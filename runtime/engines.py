@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, final
 
 from .embeds import Span
-from .errors import LengthError, UsageError
+from .errors import BundleError, LengthError, UsageError
+from .foreign import foreign_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +55,11 @@ class TargetEngine(ABC):
         `embeds`, which count from the first of `tokens`, take the place of their embeddings.
         """
         padded, rows = self._padded(tokens, position, self.exact_width), len(tokens)
-        choice = (
-            self._embeds_impl(padded, rows, position, embeds) if embeds else self._prefill_impl(padded, rows, position)
-        )
+        with _faults("prefill"):
+            if embeds:
+                choice = self._embeds_impl(padded, rows, position, embeds)
+            else:
+                choice = self._prefill_impl(padded, rows, position)
         self._rows = rows
         return choice
 
@@ -72,7 +76,8 @@ class TargetEngine(ABC):
                 f"{keep} rows of taps to keep",
                 why=f"{self._rows} are there, and {self.widest} fit with the {len(rows)} of this call",
             )
-        choices = self._verify_impl(rows, position, keep)
+        with _faults("verify"):
+            choices = self._verify_impl(rows, position, keep)
         self._rows = keep + len(block)
         return choices[: len(block)]
 
@@ -162,7 +167,8 @@ class DrafterEngine(ABC):
                 fix="inject what the last call committed, in several calls",
             )
         _check_fits(position, rows, self.context)
-        self._inject_impl(taps.memory, rows, position)
+        with _faults("inject"):
+            self._inject_impl(taps.memory, rows, position)
 
     @final
     def draft(self, anchor: int, position: int, width: int) -> Sequence[int]:
@@ -175,7 +181,8 @@ class DrafterEngine(ABC):
             )
         _check_fits(position, width, self.context)
         self._slots = width - 1
-        return self._draft_impl(anchor, position, width)
+        with _faults("draft"):
+            return self._draft_impl(anchor, position, width)
 
     @final
     def chance(self, slot: int) -> float:
@@ -250,7 +257,8 @@ class CycleEngine(ABC):
                 fix="choose one of them",
             )
         _check_fits(position, width, self.context)
-        return self._run_impl(anchor, position, width)
+        with _faults("a cycle"):
+            return self._run_impl(anchor, position, width)
 
     @abstractmethod
     def close(self) -> None:
@@ -288,6 +296,14 @@ class Engines:
             self.cycle.close()
         self.target.close()
         self.drafter.close()
+
+
+def _faults(role: str) -> AbstractContextManager[None]:
+    return foreign_errors(
+        BundleError,
+        f"an engine of the bundle failed: {role}",
+        fix="build the bundle again with this machine's versions; if that does not help, report it",
+    )
 
 
 def _check_fits(position: int, rows: int, context: int) -> None:

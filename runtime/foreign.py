@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from textwrap import shorten
 
-from .errors import DFlashError
+from .errors import DFlashError, IncompatibleError
 
 _LONGEST = 400
 
@@ -27,7 +27,10 @@ def reason(error: BaseException) -> str:
 
 @contextmanager
 def foreign_errors(kind: type[DFlashError], what: str, *, where: str = "", fix: str = "") -> Iterator[None]:
-    """Any fault of the block that is no `DFlashError` is raised as `kind`, with what the library said as the why."""
+    """Any fault of the block that is no `DFlashError` is raised as `kind`, with what the library said as the why.
+
+    A library that is not there is `IncompatibleError`.
+    """
     try:
         yield
     except DFlashError:
@@ -35,4 +38,6 @@ def foreign_errors(kind: type[DFlashError], what: str, *, where: str = "", fix: 
     except BaseException as fault:
         if not is_fault(fault):
             raise
+        if isinstance(fault, ImportError):
+            kind, fix = IncompatibleError, "install it; `dflash-compile doctor` says how"
         raise kind(what, where=where, why=reason(fault), fix=fix) from fault

@@ -12,7 +12,8 @@ from .bundle.manifest import Manifest
 from .bundle.read import open_bundle
 from .cache import cache_folder, cache_note
 from .engines import Engines
-from .errors import UsageError
+from .errors import BundleError, UsageError
+from .foreign import foreign_errors
 from .requirements import check_requirements
 from .session import Session
 
@@ -41,13 +42,13 @@ def load(
     cannot be had. Raises `UsageError` where there is no bundle, `IncompatibleError` where this machine cannot run it
     (with the command that helps), `BundleError` where it is damaged.
     """
-    if threads is not None and (not isinstance(threads, int) or not 1 <= threads <= _MOST_THREADS):
+    if threads is not None and (type(threads) is not int or not 1 <= threads <= _MOST_THREADS):
         raise UsageError(
             f"threads={threads!r}",
             why=f"it takes a whole number from 1 to {_MOST_THREADS}",
             fix="leave it out to use every core",
         )
-    if device_loop is not None and (not isinstance(device_loop, int) or not 2 <= device_loop <= _MOST_CYCLES):
+    if device_loop is not None and (type(device_loop) is not int or not 2 <= device_loop <= _MOST_CYCLES):
         raise UsageError(
             f"device_loop={device_loop!r}",
             why=f"it takes a whole number of cycles from 2 to {_MOST_CYCLES}",
@@ -60,7 +61,13 @@ def load(
         EngineOptions(provider, threads, cache, device_loop),
     )
     # A back-end's library works outside the interpreter most of the time, and the tokenizer inside it.
-    with ThreadPoolExecutor(1) as pool:
+    faults = foreign_errors(
+        BundleError,
+        "the bundle cannot be loaded",
+        where=str(path),
+        fix="build the bundle again; where memory is short, free some, or build with a smaller --max-context",
+    )
+    with faults, ThreadPoolExecutor(1) as pool:
         opening = pool.submit(backend.open_engines, bundle, options)
         try:
             from .text import open_text  # here, so that its libraries load while the engines do

@@ -32,9 +32,9 @@ class Request:
                 "the prompt is empty", why="a model continues text: it needs at least one token", fix="give a prompt"
             )
         most, block = self.max_new_tokens, self.block
-        if most is not None and (not isinstance(most, int) or most < 1):
+        if most is not None and (type(most) is not int or most < 1):
             raise UsageError(f"max_new_tokens={most!r}", fix="ask for a whole number of tokens, at least one")
-        if block is not None and (not isinstance(block, int) or block < 2):
+        if block is not None and (type(block) is not int or block < 2):
             raise UsageError(
                 f"block={block!r}",
                 why="a block is the last token and at least one proposal",

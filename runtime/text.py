@@ -15,6 +15,7 @@ from .chat import ChatTemplate, Message
 from .detokenizer import TOKENIZER_FIX, AnswerText, Detokenizer
 from .errors import BundleError, UsageError
 from .foreign import foreign_errors
+from .regular import TEXT_BYTES, read_regular
 from .stops import StopFilter
 from .thinking import thinking_note
 
@@ -133,7 +134,7 @@ def open_text(bundle: Bundle) -> Text:
         return Text(tokenizer, None, vocab)
     file = bundle.file(record.chat_template)
     with foreign_errors(BundleError, "the chat template cannot be read", where=str(file), fix="build the bundle again"):
-        source = file.read_text(encoding="utf-8")
+        source = read_regular(file, TEXT_BYTES).decode("utf-8")
     return Text(
         tokenizer,
         ChatTemplate(source, bos_token=record.bos_token, eos_token=record.eos_token),
@@ -144,7 +145,7 @@ def open_text(bundle: Bundle) -> Text:
 
 def _tokenizer(file: Path, vocab: int) -> Tokenizer:
     with foreign_errors(BundleError, "the tokenizer cannot be read", where=str(file), fix="build the bundle again"):
-        tokenizer = Tokenizer.from_buffer(file.read_bytes())
+        tokenizer = Tokenizer.from_buffer(read_regular(file, TEXT_BYTES))
     # Files saved while training often carry both; here they would cut prompts short, or fill them up, without a word.
     tokenizer.no_truncation()
     tokenizer.no_padding()

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from ..errors import BundleError
+from ..foreign import foreign_errors
 from .listing import present
 
 MANIFEST = "manifest.json"
@@ -81,7 +83,9 @@ def check_files(
     """
     paths = {name: confine(root, name) for name in sorted(hashes)}
     for name, path in paths.items():
-        if not path.is_file():
+        with _reading(path):
+            there = path.is_file()
+        if not there:
             raise BundleError(f"the bundle lacks {name}", where=str(path), why="the manifest lists it", fix=_AGAIN)
     if surplus := sorted(present(root) - paths.keys() - {MANIFEST}):
         raise BundleError(
@@ -91,7 +95,8 @@ def check_files(
             fix="delete them, or build the bundle again",
         )
     for name, path in paths.items():
-        found = path.stat().st_size
+        with _reading(path):
+            found = path.stat().st_size
         if name in sizes and found != sizes[name]:
             raise BundleError(
                 f"{name} is {found} bytes long, not {sizes[name]}",
@@ -101,7 +106,9 @@ def check_files(
             )
     if verify != "size":
         for name, path in paths.items():
-            if _hash(path, known if verify == "changed" else sha256) != hashes[name]:
+            with _reading(path):
+                digest = (known if verify == "changed" else sha256)(path)
+            if digest != hashes[name]:
                 raise BundleError(
                     f"{name} is not the file that was built",
                     where=str(path),
@@ -110,13 +117,6 @@ def check_files(
                 )
 
 
-def _hash(path: Path, hasher: Callable[[Path], str]) -> str:
-    try:
-        return hasher(path)
-    except OSError as fault:
-        raise BundleError(
-            "a file of the bundle cannot be read",
-            where=str(path),
-            why=str(fault),
-            fix="check its permissions and the disk",
-        ) from fault
+def _reading(path: Path) -> AbstractContextManager[None]:
+    what = "a file of the bundle cannot be read"
+    return foreign_errors(BundleError, what, where=str(path), fix="check its permissions and the disk")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import msgspec
 
 from ..errors import BundleError, IncompatibleError, UsageError
+from ..foreign import foreign_errors
+from ..regular import MANIFEST_BYTES, read_regular
 from ..unfinished import recover
 from .contract import check_contract
 from .files import MANIFEST, Verify, check_files, confine
@@ -62,6 +65,8 @@ def open_bundle(
         raise UsageError(
             f"verify={verify!r} is not a way to check a bundle", fix='use verify="full", "changed" or "size"'
         )
+    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str) or "\0" in os.fspath(path):
+        raise UsageError(f"{path!r:.60} is no path", fix="give the bundle's folder as text or as a pathlib.Path")
     root = Path(path)
     manifest = read_manifest(root)
     check_contract(manifest)
@@ -79,7 +84,19 @@ def read_manifest(root: Path) -> Manifest:
     to mean what we think.
     """
     file = root / MANIFEST
-    recover(root)
+    with foreign_errors(
+        UsageError, "the bundle cannot be looked at", where=str(root), fix="check path and permissions"
+    ):
+        recover(root)
+        _check_there(root, file)
+    fix = "build the bundle again"
+    with foreign_errors(BundleError, "the manifest cannot be read", where=str(file), fix=fix):
+        document = read_regular(file, MANIFEST_BYTES)
+        _check_version(msgspec.json.decode(document, type=_Header), file)
+        return msgspec.json.decode(document, type=Manifest)
+
+
+def _check_there(root: Path, file: Path) -> None:
     if not root.is_dir():
         raise UsageError(
             "there is no such bundle",
@@ -96,14 +113,6 @@ def read_manifest(root: Path) -> Manifest:
             ),
             fix="run `dflash-compile build TARGET DRAFTER -o DIR` and give DIR",
         )
-    document = file.read_bytes()
-    try:
-        _check_version(msgspec.json.decode(document, type=_Header), file)
-        return msgspec.json.decode(document, type=Manifest)
-    except msgspec.MsgspecError as fault:
-        raise BundleError(
-            "the manifest cannot be read", where=str(file), why=str(fault), fix="build the bundle again"
-        ) from fault
 
 
 def _check_version(header: _Header, file: Path) -> None:

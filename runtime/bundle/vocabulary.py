@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from ..errors import BundleError
+from ..foreign import foreign_errors
+from ..regular import TEXT_BYTES, read_regular
 from .read import Bundle
 
 STORED = np.dtype("<i4")
+_FIX = "build the bundle again"
 
 
 def draft_token_ids(bundle: Bundle) -> list[int] | None:
@@ -19,7 +22,8 @@ def draft_token_ids(bundle: Bundle) -> list[int] | None:
     if record is None:
         return None
     file = bundle.file(record.file)
-    data = file.read_bytes()
+    with foreign_errors(BundleError, "the draft vocabulary cannot be used", where=str(file), fix=_FIX):
+        data = read_regular(file, TEXT_BYTES)
     if len(data) != record.size * STORED.itemsize:
         raise _fault(str(file), f"it has {len(data)} bytes, {record.size} tokens take {record.size * STORED.itemsize}")
     ids = np.frombuffer(data, STORED)
@@ -29,4 +33,4 @@ def draft_token_ids(bundle: Bundle) -> list[int] | None:
 
 
 def _fault(where: str, why: str) -> BundleError:
-    return BundleError("the draft vocabulary cannot be used", where=where, why=why, fix="build the bundle again")
+    return BundleError("the draft vocabulary cannot be used", where=where, why=why, fix=_FIX)

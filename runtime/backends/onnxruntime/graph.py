@@ -7,6 +7,7 @@ the same memory.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -96,7 +97,7 @@ class Graph:
 
         Raises `BundleError` where its ports are not those of `record`.
         """
-        self._session = session
+        self._session, self._file = session, file
         self._bindings: dict[tuple[int, ...], tuple[Any, list[Buffer | Place]]] = {}
         self.ports = {port.name: port for port in (*record.inputs, *record.outputs)}
         self._caches = record.caches
@@ -106,7 +107,17 @@ class Graph:
         _check_ports(file, record.outputs, self._session.get_outputs())
 
     def cache_buffers(self, library: Any, device: str) -> dict[str, Buffer]:
-        """Zeroed memory for every cache of this graph, by input name."""
+        """Zeroed memory for every cache of this graph, by input name.
+
+        Raises `IncompatibleError` where they are larger than the machine's memory.
+        """
+        needed = sum(_bytes(self.ports[name]) for name, _ in self._caches)
+        if device == "cpu" and needed > (there := _memory()):
+            raise IncompatibleError(
+                f"the caches of this bundle take {needed >> 20} MiB; this machine has {there >> 20} MiB",
+                where=str(self._file),
+                fix="build the bundle with a smaller --max-context",
+            )
         return {
             name: Buffer(library, device, _static(self.ports[name]), self.ports[name].dtype) for name, _ in self._caches
         }
@@ -129,6 +140,14 @@ class Graph:
         """Keep a binding under `key`: each port to the front of a buffer, seen in a shape; each cache in and out to the
         same buffer.
         """
+        bound = {*inputs, *outputs, *(name for pair in self._caches for name in pair)}
+        if missing := sorted(self.ports.keys() - bound):
+            raise BundleError(
+                f"an engine has ports that nothing is bound to: {', '.join(missing)}",
+                where=str(self._file),
+                why="caches that the manifest leaves out, or a graph for another use",
+                fix="build the bundle again",
+            )
         binding = self._session.io_binding()
         shared = {name: (caches[name], caches[name].shape) for name, _ in self._caches}
         for name, (buffer, shape) in {**inputs, **shared}.items():
@@ -156,6 +175,18 @@ def _aligned_zeros(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     start = -raw.ctypes.data % 64
     aligned: NDArray[Any] = raw[start : start + size].view(dtype)
     return aligned.reshape(shape)
+
+
+def _bytes(port: PortRecord) -> int:
+    return prod(_static(port)) * np.dtype(_DTYPES.get(port.dtype, np.float32)).itemsize
+
+
+def _memory() -> int:
+    """Bytes of memory in this machine; where the system does not tell, more than any has."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return 1 << 62
 
 
 def _static(port: PortRecord) -> tuple[int, ...]:

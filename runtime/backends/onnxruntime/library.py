@@ -57,7 +57,7 @@ def choose_provider(library: Any, options: EngineOptions) -> tuple[str, tuple[st
 
     Raises `UsageError` for a family that does not exist.
     """
-    if options.provider not in _PROVIDERS:
+    if not isinstance(options.provider, str) or options.provider not in _PROVIDERS:
         raise UsageError(f"provider={options.provider!r}", fix=f"use one of: {', '.join(_PROVIDERS)}")
     if options.provider == "cpu":
         return "cpu", ()
