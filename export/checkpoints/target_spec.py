@@ -12,7 +12,7 @@ from dflash_compile.runtime.errors import CheckpointError
 from ..registry import names
 from ..spec import TargetSpec
 from .files import section
-from .text import NO_TOKEN, check_tokenizer, end_ids
+from .text import NO_TOKEN, check_tokenizer, end_ids, token_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -82,7 +82,9 @@ def target_spec(
     if bos_id is None and text.bos_token is not None:
         bos_id = tokenizer.token_to_id(text.bos_token)
     eos_ids = end_ids(tokenizer, text, config.eos_token_id)
-    _check_tokens({"beginning": (bos_id,), "end": eos_ids}, config.vocab_size, where)
+    _check_tokens(
+        {"beginning": (bos_id,), "end": (*eos_ids, *token_ids(config.eos_token_id))}, config.vocab_size, where
+    )
     return replace(sizes, bos_id=bos_id, pad_id=pad_id, eos_ids=eos_ids)
 
 

@@ -95,19 +95,22 @@ def check_tokenizer(text: TextSource, vocab: int, where: str) -> Tokenizer:
     return tokenizer
 
 
-def end_ids(tokenizer: Tokenizer, text: TextSource, *declared: object) -> tuple[int, ...]:
-    """Every id that ends generation, in the order found: `declared` (ids or lists of ids), then the generation
-    defaults, then the end-of-turn token.
+def end_ids(tokenizer: Tokenizer, text: TextSource, declared: object) -> tuple[int, ...]:
+    """Every id that ends generation: those of the generation defaults or, where these name none, those `declared` by
+    the configuration (an id or a list of ids), as in transformers; then the tokenizer's end-of-turn token.
     """
-    ids: list[int] = []
-    for value in (*declared, text.generation.get("eos_token_id")):
-        ids += [
-            int(entry)
-            for entry in (value if isinstance(value, list) else [value])
-            if isinstance(entry, int) and not isinstance(entry, bool) and entry != NO_TOKEN
-        ]
+    ids = token_ids(text.generation.get("eos_token_id")) or token_ids(declared)
     turn = None if text.eos_token is None else tokenizer.token_to_id(text.eos_token)
     return tuple(dict.fromkeys([*ids, *([] if turn is None else [turn])]))
+
+
+def token_ids(value: object) -> list[int]:
+    """The ids in what a configuration gives for a role of tokens: one, a list of them, or nothing."""
+    return [
+        int(entry)
+        for entry in (value if isinstance(value, list) else [value])
+        if isinstance(entry, int) and not isinstance(entry, bool) and entry != NO_TOKEN
+    ]
 
 
 def vocabulary_hash(tokenizer_json: bytes) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from ..checkpoints.checkpoint import TextSource
+from .ends import end_tokens
 from .pretokenizers import TABLE, Rules
 from .reading import GgufFile
 
@@ -30,13 +31,12 @@ def read_text(file: GgufFile) -> tuple[TextSource, str | None]:
     tokenizer = _tokenizer(file, tokens, rules)
     special = {role: _special(file, tokens, f"{role}_token_id") for role in ("bos", "eos", "padding")}
     _add_ends(file, tokenizer, rules, tokens)
-    turn_end = file.metadata.get("tokenizer.ggml.eot_token_id")
     text = TextSource(
         tokenizer_json=tokenizer.to_str().encode(),
         chat_template=file.metadata.get("tokenizer.chat_template"),
         bos_token=special["bos"],
         eos_token=special["eos"],
-        generation={} if turn_end is None else {"eos_token_id": [turn_end]},
+        generation={"eos_token_id": end_tokens(file, tokens)},
     )
     return text, special["padding"]
 

@@ -32,6 +32,7 @@ REQUIRED = (
     "rms_norm_eps",
 )
 """transformers has a default for each of these, and every default is some other model's value"""
+SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")
 Stored = SafetensorsSource | RenamedSource | ExpertsSource
 HEAD_CHUNK = 4096
 """rows compared at a time where a checkpoint stores a tied head"""
@@ -81,6 +82,9 @@ def read_config(file: Path) -> tuple[str, PreTrainedConfig, bool]:
     kind = str(raw["model_type"])
     family = family_of(kind)
     config = _config(file) if family.decoder is None else family.decoder(_config(file))
+    text = raw if family.decoder is None else section(raw.get(TEXT))
+    for key in SPECIAL:  # what the file leaves out is no token, whatever the class has for a default
+        setattr(config, key, raw.get(key) if text.get(key) is None else text[key])
     return kind, config, "quantization_config" in raw
 
 

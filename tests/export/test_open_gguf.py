@@ -9,7 +9,7 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
 from gguf_files import write_gguf
-from models import IM_END, write_target
+from models import ENDOFTEXT, IM_END, write_target
 from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -84,7 +84,7 @@ def test_spec_and_config_equal_those_of_the_directory(tmp_path: Path, dirs: dict
         "pad_id",
     ):
         assert getattr(target.spec, field) == getattr(original.spec, field), field
-    assert target.spec.eos_ids == (IM_END,)
+    assert target.spec.eos_ids == (IM_END, ENDOFTEXT)  # the second by its text, as in llama.cpp
     assert target.text.chat_template == original.text.chat_template
     assert target.config.rope_parameters == original.config.rope_parameters
 
