@@ -36,6 +36,13 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def visible(folder: Path, pattern: str) -> list[Path]:
+    """Files of `folder` that match, sorted; not those with a dot in front, such as macOS leaves beside every file on
+    other file systems (`._model.safetensors`).
+    """
+    return sorted(path for path in folder.glob(pattern) if not path.name.startswith("."))
+
+
 def read_json_if_any(path: Path) -> dict[str, Any]:
     """The JSON object in `path`, or an empty one where there is no such file."""
     return read_json(path) if path.exists() else {}

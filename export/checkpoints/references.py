@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +22,8 @@ def locate(reference: str | Path) -> Path:
     with suppress(RuntimeError):  # `~name` of nobody, or no home at all: then it is a name like any other
         path = path.expanduser()
     if path.exists():
-        return path.resolve()
+        # Links stay as they are: the hub's cache has the files under names that say nothing.
+        return Path(os.path.abspath(path))  # noqa: PTH100
     if isinstance(reference, str) and reference in PACKAGED:
         return _packaged(reference, *PACKAGED[reference])
     raise UsageError(

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from dflash_compile.runtime.errors import CheckpointError
 
-from .files import read_json
+from .files import read_json, visible
 
 WHOLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -34,9 +34,8 @@ class SafetensorsSource:
         """
         self._allowed = dtypes
         self._homes = _shards(folder)
-        self.paths = sorted(
-            {folder / name for name in self._homes} | ({folder / INDEX} if (folder / INDEX).exists() else set())
-        )
+        indexed = any(listed is not None for listed in self._homes.values())
+        self.paths = sorted({folder / name for name in self._homes} | ({folder / INDEX} if indexed else set()))
         self._files: dict[str, Path] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._dtypes: dict[str, str] = {}
@@ -138,12 +137,15 @@ def _difference(*, missing: set[str], surplus: set[str]) -> str:
 
 
 def _shards(folder: Path) -> dict[str, set[str] | None]:
-    """File name → the tensors the index says it holds (None without an index)."""
-    if (folder / INDEX).exists():
-        return _indexed(folder / INDEX)
-    found = sorted(path.name for path in folder.glob("*.safetensors"))
+    """File name → the tensors the index says it holds (None without an index).
+
+    Where there is a whole file, an index beside it is of another save: transformers does not look at it either.
+    """
+    found = sorted(path.name for path in visible(folder, "*.safetensors"))
     if WHOLE in found:
         return {WHOLE: None}
+    if (folder / INDEX).exists():
+        return _indexed(folder / INDEX)
     if len(found) == 1:
         return {found[0]: None}
     if found:
@@ -153,7 +155,7 @@ def _shards(folder: Path) -> dict[str, set[str] | None]:
             why=f"there are {len(found)} safetensors files and nothing says which belong",
             fix="copy or download the index as well",
         )
-    pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
+    pickles = sorted(path.name for pattern in PICKLES for path in visible(folder, pattern))
     if pickles:
         raise CheckpointError(
             "the weights are stored as pickles",

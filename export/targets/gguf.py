@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..checkpoints.checkpoint import TargetCheckpoint
-from ..checkpoints.files import FileHashes
+from ..checkpoints.files import FileHashes, visible
 from ..checkpoints.skeleton import check_shapes, parameter_shapes
 from ..checkpoints.target_spec import check_sizes, require_family, target_spec
 from ..families import family_of
@@ -49,5 +49,5 @@ def open_checkpoint(path: Path) -> TargetCheckpoint:
 def _file(path: Path) -> Path | None:
     if path.is_file():
         return path
-    found = sorted(path.glob("*.gguf"))
+    found = visible(path, "*.gguf")
     return found[0] if len(found) == 1 and not (path / "config.json").exists() else None
