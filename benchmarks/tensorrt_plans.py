@@ -51,6 +51,7 @@ def measure(
             print(step, file=sys.stderr, flush=True)
 
     traced = trace_all(
+        models,
         [role for role in roles_of(models, widths=widths) if role.name in roles and role.rows in (1, models.block)],
         heard,
     )

@@ -12,9 +12,11 @@ from forms import quiet
 
 from dflash_compile.compile.graphs.bind import bind
 from dflash_compile.compile.pair_sizes import Models
+from dflash_compile.compile.tensorrt.engine import Engine
 from dflash_compile.compile.tensorrt.lint import lint
 from dflash_compile.compile.tensorrt.options import Options
-from dflash_compile.compile.tensorrt.roles import CHUNK, Engine, Traced, lower_all
+from dflash_compile.compile.tensorrt.roles import Traced, lower_all
+from dflash_compile.runtime.bundle.manifest import PREFILL_ROWS
 
 Array = np.ndarray[Any, Any]
 
@@ -57,13 +59,13 @@ class Emitted:
     def prefill(self, prompt: Sequence[int], inject: bool = True) -> int:
         """The prompt, a padded chunk at a time; the first token of the answer."""
         choice = 0
-        for start in range(0, len(prompt), CHUNK):
-            rows = list(prompt[start : start + CHUNK])
-            tokens = np.array([rows + [0] * (CHUNK - len(rows))], np.int32)
+        for start in range(0, len(prompt), PREFILL_ROWS):
+            rows = list(prompt[start : start + PREFILL_ROWS])
+            tokens = np.array([rows + [0] * (PREFILL_ROWS - len(rows))], np.int32)
             at = ints(start)
-            out = self.run("target", "prefill", CHUNK, tokens=tokens, position=at, valid=ints(len(rows)))
+            out = self.run("target", "prefill", PREFILL_ROWS, tokens=tokens, position=at, valid=ints(len(rows)))
             if inject:
-                self.run("drafter", "inject", CHUNK, taps=out["taps"], position=at)
+                self.run("drafter", "inject", PREFILL_ROWS, taps=out["taps"], position=at)
             choice = int(out["next_token"][0])
         self.position = len(prompt)
         return choice

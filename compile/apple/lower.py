@@ -125,7 +125,7 @@ class _Module(nn.Module):
         entries = [taken for taken, _ in self.graph.signature.caches]
         if name in entries:
             return _Entry(entries.index(name))
-        return _widened(ports[name] if name in ports else self.role.given(name, ports))
+        return _widened(ports[name] if name in ports else self.role.given(ports))
 
 
 def _widened(value: torch.Tensor) -> torch.Tensor:

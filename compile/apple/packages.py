@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import torch
-
 from dflash_compile.export.tracing.graph import Graph
 from dflash_compile.export.tracing.signature import Port
 from dflash_compile.runtime.bundle.parts import TAPS, tap_port
@@ -16,7 +14,7 @@ from dflash_compile.runtime.bundle.parts import TAPS, tap_port
 from ..pair_sizes import Models
 from .equivalence import check_pieces
 from .partition import Piece, cut
-from .roles import Role, TargetRole, Tensors
+from .roles import Role
 
 
 @dataclass(frozen=True)
@@ -29,8 +27,6 @@ class PartRole(Role):
     number: int
     """of this part, the first is 0"""
     layers: range
-    taps: tuple[int, ...]
-    """tapped layers whose output it gives"""
     asked: tuple[Port, ...]
     """what the host hands in, and earlier parts"""
     given_on: tuple[Port, ...]
@@ -42,29 +38,15 @@ class PartRole(Role):
         return self.number == len(self.starts)
 
     @property
-    def commits(self) -> bool:
-        return self.whole.commits
-
-    @property
     def results(self) -> tuple[Port, ...]:
         return (*(port for port in self.whole.results if self.last and port.name != TAPS), *self.given_on)
 
+    @property
     def own_inputs(self) -> tuple[Port, ...]:
         return self.asked
 
-    def trace(self, models: Models) -> Graph:
-        return cut(self.whole.trace(models), self.starts, taps_of(self.whole))[self.number].graph
-
-    def given(self, name: str, ports: Tensors) -> torch.Tensor:
-        return self.whole.given(name, ports)
-
-    def taken(self, name: str, outputs: Tensors, ports: Tensors) -> torch.Tensor:
-        return outputs[name] if name in outputs else self.whole.taken(name, outputs, ports)
-
-
-def taps_of(role: Role) -> tuple[int, ...]:
-    """The layers that a role's taps are joined of; none for those of the drafter."""
-    return role.taps if isinstance(role, TargetRole) else ()
+    def trace(self, models: Models, length: int | None = None) -> Graph:
+        return cut(self.whole.trace(models, length), self.starts, self.whole.taps)[self.number].graph
 
 
 def parted(role: Role, graph: Graph, starts: Sequence[int]) -> list[tuple[Role, Graph]]:
@@ -74,8 +56,8 @@ def parted(role: Role, graph: Graph, starts: Sequence[int]) -> list[tuple[Role, 
     """
     if not starts:
         return [(role, graph)]
-    pieces = cut(graph, starts, taps_of(role))
-    check_pieces(graph, pieces, taps_of(role))
+    pieces = cut(graph, starts, role.taps)
+    check_pieces(graph, pieces, role.taps)
     return list(_parts(role, graph, pieces))
 
 
@@ -87,15 +69,15 @@ def _parts(role: Role, graph: Graph, pieces: Sequence[Piece]) -> Iterator[tuple[
         engine = {port.name for port in role.inputs} | {port.name for port in piece.reads} | caches
         # Ports that the semantic graph does not have serve to make inputs of it that the engine does not have.
         makes = bool(read - engine)
-        own = [port for port in role.own_inputs() if port.name in read or (makes and port.name not in semantic)]
+        own = [port for port in role.own_inputs if port.name in read or (makes and port.name not in semantic)]
         reads, gives = ([replace(port, dtype=role.dtype) for port in ports] for ports in (piece.reads, piece.gives))
         given = {port.name for port in piece.gives}
-        taps = tuple(layer for layer in taps_of(role) if tap_port(layer) in given)
+        taps = tuple(layer for layer in role.taps if tap_port(layer) in given)
         cache = replace(role.cache, entries=2 * len(piece.layers))
         part = PartRole(
             name=role.name,
             owner=role.owner,
-            rows=role.rows,
+            widths=role.widths,
             cache=cache,
             dtype=role.dtype,
             whole=role,
@@ -103,6 +85,7 @@ def _parts(role: Role, graph: Graph, pieces: Sequence[Piece]) -> Iterator[tuple[
             number=number,
             layers=piece.layers,
             taps=taps,
+            taps_width=role.taps_width,
             asked=(*own, *reads),
             given_on=tuple(gives),
         )

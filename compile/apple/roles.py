@@ -1,41 +1,49 @@
-"""The static graphs of a pair: one role at one width, with the ports an engine shows its host.
+"""The static graphs of a pair for Apple's back-ends: at which widths, and with the ports an engine shows its host.
 
 Greedy graphs give token ids, never logits: prefill the choice after its last row, verify and decode the choice after
-every row, draft its proposals (rows of the draft head, where that is reduced).
+every row, draft its proposals (rows of the draft head, where that is reduced). Inject has to give something: the
+position behind what it wrote.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
-from dflash_compile.export.tracing.graph import Graph, Owner
+from dflash_compile.export.tracing.graph import Owner
 from dflash_compile.export.tracing.signature import Dtype, Port, Signature
-from dflash_compile.export.tracing.trace import trace_draft, trace_inject, trace_target
 
+from ..graphs import roles as shared
 from ..pair_sizes import Models
 from .caches import CACHE, NEW_ROWS, CacheShape
 
-PREFILL_ROWS = 64
-"""a wider prefill call costs no less per token on the machines that were measured"""
 _ALIGNMENT = 32
 """of the cache length: the Neural Engine wants it, others do not mind"""
+_VERIFY = (("tokens",), ("choices", "taps"))
+_PORTS = {
+    "prefill": (("tokens", "valid"), ("choices", "taps")),
+    "verify": _VERIFY,
+    "decode": _VERIFY,
+    "inject": (("taps",), ("end",)),
+    "draft": (("block",), ("proposals",)),
+}
+"""what the host hands in, less position and cache, and what comes out, less the cache"""
 Tensors = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Role(ABC):
-    """One graph of a bundle."""
+class Role(shared.Role):
+    """One graph of a bundle. `valid` rows of a prefill are real; the choice is that after the last of them."""
 
-    name: str
-    owner: Owner
-    rows: int
     cache: CacheShape
     dtype: Dtype
     """of taps and cache"""
+    taps: tuple[int, ...]
+    """tapped layers whose output it gives, in list order; none where it gives none"""
+    taps_width: int
+    """numbers in a row of taps"""
 
     @property
     def function(self) -> str:
@@ -45,7 +53,7 @@ class Role(ABC):
     @property
     def inputs(self) -> tuple[Port, ...]:
         """Everything the host hands in, and the cache."""
-        return (*self.own_inputs(), Port("position", "int32", (1,)), Port(CACHE, self.dtype, self.cache.sizes))
+        return (*self.own_inputs, Port("position", "int32", (1,)), Port(CACHE, self.dtype, self.cache.sizes))
 
     @property
     def signature(self) -> Signature:
@@ -74,108 +82,35 @@ class Role(ABC):
 
         Those of a draft are not: the next inject writes what the target made of them.
         """
-        return True
-
-    @abstractmethod
-    def trace(self, models: Models) -> Graph:
-        """The semantic graph behind this role."""
-
-    @abstractmethod
-    def given(self, name: str, ports: Tensors) -> torch.Tensor:
-        """The semantic graph's input `name`, which is no port of the engine and no cache."""
-
-    @abstractmethod
-    def taken(self, name: str, outputs: Tensors, ports: Tensors) -> torch.Tensor:
-        """The value of the result `name`, from the semantic graph's outputs and the engine's inputs."""
+        return self.name != "draft"
 
     @property
-    @abstractmethod
-    def results(self) -> tuple[Port, ...]:
-        """Everything that comes out, less the cache."""
-
-    @abstractmethod
     def own_inputs(self) -> tuple[Port, ...]:
         """What the host hands in, less the position and the cache."""
-
-
-@dataclass(frozen=True)
-class TargetRole(Role):
-    """prefill, verify or decode. `valid` rows of a prefill are real; the choice is that after the last of them."""
-
-    taps_width: int
-    taps: tuple[int, ...] = ()
-    """layers, in list order"""
-
-    @property
-    def _prefill(self) -> bool:
-        return self.name == "prefill"
-
-    def trace(self, models: Models) -> Graph:
-        return trace_target(models.target, self.taps, models.context, self.rows, 1 if self._prefill else None)
-
-    def given(self, name: str, ports: Tensors) -> torch.Tensor:
-        return ports["valid"] - 1 if self._prefill else torch.arange(self.rows, dtype=torch.int32)
-
-    def own_inputs(self) -> tuple[Port, ...]:
-        tokens = Port("tokens", "int32", (1, self.rows))
-        return (tokens, Port("valid", "int32", (1,))) if self._prefill else (tokens,)
+        return tuple(self._port(name) for name in _PORTS[self.name][0])
 
     @property
     def results(self) -> tuple[Port, ...]:
-        return Port("choices", "int32", (1, 1 if self._prefill else self.rows)), Port(
-            "taps", self.dtype, (1, self.rows, self.taps_width)
-        )
+        """Everything that comes out, less the cache."""
+        return tuple(self._port(name) for name in _PORTS[self.name][1])
+
+    def _port(self, name: str) -> Port:
+        if name == "taps":
+            return Port(name, self.dtype, (1, self.rows, self.taps_width))
+        if name in ("valid", "end"):
+            return Port(name, "int32", (1,))
+        chosen = {"choices": 1 if self.name == "prefill" else self.rows, "proposals": self.rows - 1}
+        return Port(name, "int32", (1, chosen.get(name, self.rows)))
+
+    def given(self, ports: Tensors) -> torch.Tensor:
+        """`pick`, the one input of a semantic graph that is no port of the engine and no cache, int32 [picked]."""
+        return ports["valid"] - 1 if self.name == "prefill" else torch.arange(self.rows, dtype=torch.int32)
 
     def taken(self, name: str, outputs: Tensors, ports: Tensors) -> torch.Tensor:
-        return outputs["logits"].argmax(-1) if name == "choices" else outputs[name]
-
-
-@dataclass(frozen=True)
-class InjectRole(Role):
-    """Context K/V of `rows` rows of taps. It has to give something: the position behind what it wrote."""
-
-    taps_width: int
-
-    def trace(self, models: Models) -> Graph:
-        return trace_inject(models.drafter, models.target.spec, models.context, self.rows)
-
-    def given(self, name: str, ports: Tensors) -> torch.Tensor:
-        raise KeyError(name)
-
-    def own_inputs(self) -> tuple[Port, ...]:
-        return (Port("taps", self.dtype, (1, self.rows, self.taps_width)),)
-
-    @property
-    def results(self) -> tuple[Port, ...]:
-        return (Port("end", "int32", (1,)),)
-
-    def taken(self, name: str, outputs: Tensors, ports: Tensors) -> torch.Tensor:
-        return ports["position"] + self.rows
-
-
-@dataclass(frozen=True)
-class DraftRole(Role):
-    """Proposals for a block of `rows`, the anchor first."""
-
-    @property
-    def commits(self) -> bool:
-        return False
-
-    def trace(self, models: Models) -> Graph:
-        return trace_draft(models.drafter, models.target.spec, models.context, self.rows)
-
-    def given(self, name: str, ports: Tensors) -> torch.Tensor:
-        raise KeyError(name)
-
-    def own_inputs(self) -> tuple[Port, ...]:
-        return (Port("block", "int32", (1, self.rows)),)
-
-    @property
-    def results(self) -> tuple[Port, ...]:
-        return (Port("proposals", "int32", (1, self.rows - 1)),)
-
-    def taken(self, name: str, outputs: Tensors, ports: Tensors) -> torch.Tensor:
-        return outputs["logits"].argmax(-1)
+        """The value of the result `name`, from the semantic graph's outputs and the engine's inputs."""
+        if name in outputs:
+            return outputs[name]
+        return ports["position"] + self.rows if name == "end" else outputs["logits"].argmax(-1)
 
 
 def sizes(port: Port) -> tuple[int, ...]:
@@ -194,20 +129,13 @@ def widths_of(block: int) -> tuple[int, ...]:
 def roles_of(models: Models, owner: Owner, dtype: Dtype, in_state: bool = True, late: bool = False) -> tuple[Role, ...]:
     """Every graph of one model, over caches that their engines keep (`in_state`, and written `late` or by every layer)
     or the host.
-
-    Caches are longer than the context, so that the padding of a last, wide call fits as well.
     """
-    prefill = max(PREFILL_ROWS, models.block)
-    length = -(-(models.context + prefill) // _ALIGNMENT) * _ALIGNMENT
     spec = models.target.spec if owner == "target" else models.drafter.spec
+    length = shared.cache_length(models, _ALIGNMENT)
     cache = CacheShape(2 * spec.layers, spec.kv_heads, length, spec.head_dim, in_state, late)
-    taps = tuple(models.drafter.spec.taps)
+    taps, widths = tuple(models.drafter.spec.taps), widths_of(models.block)
     width = len(taps) * models.target.spec.hidden
-    widths = widths_of(models.block)
-    if owner == "target":
-        calls = [("prefill", prefill), *(("verify", rows) for rows in widths), ("decode", 1)]
-        return tuple(TargetRole(name, owner, rows, cache, dtype, width, taps) for name, rows in calls)
-    injects = tuple(
-        InjectRole("inject", owner, rows, cache, dtype, width) for rows in sorted({prefill, models.block}, reverse=True)
+    return tuple(
+        Role(role.name, owner, role.widths, cache, dtype, taps if owner == "target" else (), width)
+        for role in shared.static_roles(models, [(rows,) for rows in widths], widths, (owner,))
     )
-    return (*injects, *(DraftRole("draft", owner, rows, cache, dtype) for rows in widths))

@@ -13,12 +13,13 @@ from dflash_compile.export.pairing import check_specs
 from dflash_compile.export.spec import DrafterSpec
 from dflash_compile.export.tracing.signature import draft_signature, inject_signature, target_signature
 from dflash_compile.export.tracing.windows import cache_rows, draft_cache_rows
+from dflash_compile.runtime.bundle.manifest import PREFILL_ROWS
 from dflash_compile.runtime.errors import UsageError
 
 from .expert_weights import form_of
 from .precision import PRECISIONS
 from .weight_sizes import FLOAT, cache_bytes, drafter_bytes, sparse_blocks, table_bytes, target_bytes
-from .widths import PREFILL, widest
+from .widths import widest
 
 WORKING = 1 << 29
 """bytes for activations, tokenizer and Python itself, beside what is counted"""
@@ -168,7 +169,7 @@ def _buffers(target: TargetOutline, drafter: DrafterSpec | None, block: int) -> 
 def _roles(drafter: DrafterSpec | None, block: int) -> tuple[Role, ...]:
     verify = f"{block}, or fewer" if drafter is not None else "–"
     target = [
-        Role("prefill", "target", f"up to {PREFILL}"),
+        Role("prefill", "target", f"up to {PREFILL_ROWS}"),
         Role("decode", "target", "2"),
         *([Role("verify", "target", verify)] if drafter is not None else []),
     ]

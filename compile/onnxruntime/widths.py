@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-PREFILL = 64
-"""rows of a call that takes in a prompt: wider ones cost no less per token, and more memory for taps"""
+from dflash_compile.runtime.bundle.manifest import PREFILL_ROWS
 
 
 def widest(block: int) -> int:
     """Most rows of one call, where blocks have `block` rows."""
-    return max(PREFILL, block + block % 2)
+    return max(PREFILL_ROWS, block + block % 2)

@@ -19,12 +19,13 @@ from ..pair_sizes import Models
 from ..progress import Note, Progress
 from .builder import Built, Request, build_plan
 from .commit_kernel import write_commit_kernel
+from .engine import Engine
 from .engine_info import inspect_plan
 from .library import Flavour, check_device, choose_flavour
 from .lint import check_lint
 from .loop_kernel import write_loop_kernels
 from .options import Options
-from .roles import Engine, attention_count, lower_all, roles_of, trace_all
+from .roles import attention_count, lower_all, roles_of, trace_all
 
 __all__ = ["Options", "prepare", "requires"]
 
@@ -122,7 +123,7 @@ def prepare(models: Models, options: Options, progress: Progress, owners: Collec
     """
     flavour = choose_flavour(options.flavour)
     check_device(flavour, options.arch)
-    engines = lower_all(trace_all(roles_of(models, owners, options.widths), progress), options)
+    engines = lower_all(trace_all(models, roles_of(models, owners, options.widths), progress), options)
     for engine in engines:
         check_lint(engine.lowered.model, engine.signature.role, free=len(engine.widths) > 1)
     return Compilation(models, engines, flavour)

@@ -60,6 +60,10 @@ class PartRecord(_Record, frozen=True, kw_only=True):
     """tapped layers whose output it gives, each at a port of its own"""
 
 
+PREFILL_ROWS = 64
+"""rows of a call that takes in a prompt: at 128, a token costs no less, and taps take more memory"""
+
+
 class GraphRecord(_Record, frozen=True, kw_only=True):
     """One engine file and how to call it."""
 

@@ -16,10 +16,11 @@ from forms import Cached, torch_drafter, torch_target
 
 from dflash_compile.compile.build import BuildOptions, build
 from dflash_compile.compile.pair_sizes import Models, decide
-from dflash_compile.compile.tensorrt.roles import CHUNK, Traced, cache_rows, roles_of, trace_all
+from dflash_compile.compile.tensorrt.roles import Traced, cache_rows, roles_of, trace_all
 from dflash_compile.export.opening import open_drafter, open_target
 from dflash_compile.export.tracing.signature import draft_signature, inject_signature, target_signature
 from dflash_compile.runtime import load
+from dflash_compile.runtime.bundle.manifest import PREFILL_ROWS
 
 CONTEXT, BLOCK = 90, 4
 PROMPT = list(range(20, 31))
@@ -43,14 +44,14 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 @pytest.fixture(scope="module")
 def traced(pair: Models) -> tuple[Traced, ...]:
-    return trace_all(roles_of(pair), lambda *_: None)
+    return trace_all(pair, roles_of(pair), lambda *_: None)
 
 
 class Reference:
     """The same pair in torch, in float32."""
 
     def __init__(self, models: Models, stack: ExitStack) -> None:
-        target, drafter, rows = models.target.spec, models.drafter.spec, cache_rows(models.context)
+        target, drafter, rows = models.target.spec, models.drafter.spec, cache_rows(models)
         width = len(drafter.taps) * target.hidden
         cached = (drafter.layers, drafter.kv_heads, drafter.head_dim, rows)
         signature = target_signature(target.layers, target.kv_heads, target.head_dim, rows, target.vocab, width)
@@ -148,7 +149,7 @@ def test_one_graph_of_several_widths_gives_what_each_alone_would(wide: Emitted, 
         block.append(choice if len(block) < BLOCK - 1 else (choice + 1) % 300)
     wide.position, wide.caches["target"] = position, caches
     alone = wide.verify(block)
-    traced = trace_all([role], lambda *_: None)
+    traced = trace_all(pair, [role], lambda *_: None)
     for arch in ("sm89", "sm86"):
         free = Emitted(pair, lowered(traced, "fp32", arch), tmp_path)
         for rows in role.widths:
@@ -165,7 +166,7 @@ def test_one_graph_of_several_widths_gives_what_each_alone_would(wide: Emitted, 
 def test_a_whole_answer_equals_the_cpu_bundle_s(wide: Emitted, pair: Models, tmp_path: Path) -> None:
     bundle = build(pair.target, pair.drafter, tmp_path / "bundle", BuildOptions(precision="fp32", context=CONTEXT))
     with load(bundle) as session:
-        for prompt in (PROMPT, list(range(20, 20 + CHUNK + 6)), [40]):  # one chunk, two, one row
+        for prompt in (PROMPT, list(range(20, 20 + PREFILL_ROWS + 6)), [40]):  # one chunk, two, one row
             count = CONTEXT - len(prompt) - BLOCK
             expected = list(session.tokens(prompt, max_new_tokens=count, block=BLOCK))
             assert wide.generate(prompt, count)[: len(expected)] == expected
@@ -189,10 +190,10 @@ def test_targets_with_windows_sinks_and_capped_logits(family: str, tmp_path: Pat
     drafter = open_drafter(tiny.write_drafter(tmp_path / "drafter", plain, layers=1, block=BLOCK, taps=(0,)))
     models = Models(target, drafter, decide(open_target(plain), drafter, BuildOptions(context=CONTEXT)).pairing, BLOCK)
     role = [role for role in roles_of(models, ("target",)) if role.name == "verify"]
-    engines = lowered(trace_all(role, lambda *_: None), "fp16", "sm89")
+    engines = lowered(trace_all(models, role, lambda *_: None), "fp16", "sm89")
     assert engines[0].split == (2 if family == "gpt_oss" else 0)
     emitted = Emitted(models, engines, tmp_path)
-    rows, spec = cache_rows(CONTEXT), target.spec
+    rows, spec = cache_rows(models), target.spec
     signature = target_signature(spec.layers, spec.kv_heads, spec.head_dim, rows, spec.vocab, spec.hidden)
     with torch_target(target, signature, (0,), rows) as call:
         reference = Cached(signature, call)
@@ -218,9 +219,9 @@ def test_a_draft_whose_anchor_proposes_over_a_reduced_vocabulary(pair: Models, t
         for role in roles_of(models, ("drafter",))
         if (role.name, role.rows) in (("draft", BLOCK), ("inject", BLOCK))
     ]
-    emitted = Emitted(models, lowered(trace_all(roles, lambda *_: None), "fp16", "sm86"), tmp_path)
+    emitted = Emitted(models, lowered(trace_all(models, roles, lambda *_: None), "fp16", "sm86"), tmp_path)
     with ExitStack() as stack:
-        spec, rows, width = drafter.spec, cache_rows(CONTEXT), len(drafter.spec.taps) * pair.target.spec.hidden
+        spec, rows, width = drafter.spec, cache_rows(models), len(drafter.spec.taps) * pair.target.spec.hidden
         cached = (spec.layers, spec.kv_heads, spec.head_dim, rows)
         signatures = {"inject": inject_signature(*cached, width), "draft": draft_signature(*cached, len(ids))}
         calls = stack.enter_context(torch_drafter(drafter, pair.target, signatures, rows))

@@ -57,9 +57,8 @@ def pair(tiny_bundle: Path) -> Iterator[Pair]:
 @pytest.fixture(scope="module")
 def emitted(arch: str, tiny_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Emitted:
     models = decide(open_target(tiny_pair[0]), open_drafter(tiny_pair[1]), BuildOptions(context=90))
-    return Emitted(
-        models, lowered(trace_all(roles_of(models), lambda *_: None), "fp16", arch), tmp_path_factory.mktemp("graphs")
-    )
+    traced = trace_all(models, roles_of(models), lambda *_: None)
+    return Emitted(models, lowered(traced, "fp16", arch), tmp_path_factory.mktemp("graphs"))
 
 
 def floats(pair: Pair, name: str, count: int) -> np.ndarray:

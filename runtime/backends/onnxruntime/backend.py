@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...backend import EngineOptions, refuse_loop
-from ...bundle.manifest import GraphRecord, ModelRecord
+from ...bundle.manifest import PREFILL_ROWS, GraphRecord, ModelRecord
 from ...bundle.read import Bundle
 from ...bundle.vocabulary import draft_token_ids
 from ...embeds import Span
@@ -26,9 +26,6 @@ from .library import INSTALL, choose_provider, import_library, installed, open_e
 from .packed import PackedEngines
 
 __all__ = ["INSTALL", "installed", "open_engines"]
-
-# A wider prefill call costs no less per token (measured at 64 and 128 rows) and more memory for taps.
-_CHUNK = 64
 
 
 def open_engines(bundle: Bundle, options: EngineOptions) -> Engines:
@@ -90,7 +87,7 @@ class _Target(TargetEngine):
         # Products of four bits take rows two by two: the last of an odd number rounds as a single row does, as narrower
         # calls do at every precision.
         multiple = narrowest
-        widest = self._graph.narrowed(-(-max(min(_CHUNK, manifest.context), block) // multiple) * multiple)
+        widest = self._graph.narrowed(-(-max(min(PREFILL_ROWS, manifest.context), block) // multiple) * multiple)
         ports = self._graph.ports
         hidden = _size(ports["embeds"].shape[2]) if "embeds" in ports else None
         super().__init__(
@@ -212,7 +209,7 @@ class _Drafter(DrafterEngine):
         super().__init__(
             context=maker.manifest.context,
             block=pairing.block,
-            widest=self._inject.narrowed(max(_CHUNK, pairing.block)),
+            widest=self._inject.narrowed(max(PREFILL_ROWS, pairing.block)),
         )
         self._mask_id = pairing.mask_id
         self._ids = maker.draft_ids
