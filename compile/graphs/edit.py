@@ -38,7 +38,7 @@ def only_user(value: ir.Value, op: str, domain: str = "") -> ir.Node | None:
 class Editor:
     """Adds nodes before `place`, with names derived from it, so that equal graphs get equal names.
 
-    Without a place they go to the end, for a later `tidy` to sort.
+    Without a place they go to the end, for a later `eliminate_dead_nodes` to sort.
     """
 
     def __init__(self, model: ir.Model, place: ir.Node | None, name: str = "") -> None:
@@ -116,16 +116,13 @@ def supersede(old: Sequence[ir.Value], new: Sequence[ir.Value]) -> None:
         before.replace_all_uses_with(after, replace_graph_outputs=True)
 
 
-def tidy(model: ir.Model) -> bool:
-    """Sort the nodes, and take out nodes and initializers that nothing reads. Returns whether it took any out."""
+def eliminate_dead_nodes(model: ir.Model) -> None:
+    """Sort the nodes, and take out nodes and initializers that nothing reads."""
+    # onnx-ir's RemoveUnusedNodesPass would change nodes that stay: it cuts off inputs left empty at the end.
     model.graph.sort()
-    modified = False
     for node in reversed(model.graph):
         if not any(value.uses() or value.is_graph_output() for value in node.outputs):
             model.graph.remove(node, safe=True)
-            modified = True
     for value in list(model.graph.initializers.values()):
         if not value.uses() and not value.is_graph_output():
             del model.graph.initializers[str(value.name)]
-            modified = True
-    return modified

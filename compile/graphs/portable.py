@@ -5,7 +5,7 @@ from __future__ import annotations
 from dflash_compile.export.tracing.graph import Graph
 
 from . import rings, standard
-from .edit import tidy
+from .edit import eliminate_dead_nodes
 from .linear import linear
 from .lowered import Lowered, Payloads
 from .onnx_graph import to_onnx
@@ -26,5 +26,5 @@ def lower(graph: Graph) -> Lowered:
     standard.standard_writes(model, positions)
     rings.ring_attention(model, positions)
     rings.ring_writes(model, positions)
-    tidy(model)
+    eliminate_dead_nodes(model)
     return Lowered(graph.signature, model, payloads.finish())

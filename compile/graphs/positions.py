@@ -13,7 +13,7 @@ from .edit import Editor
 
 
 class Positions:
-    """Computed on demand and shared by all layers; `edit.tidy` then sorts them to where they belong.
+    """Computed on demand and shared by all layers; `edit.eliminate_dead_nodes` then sorts them to where they belong.
 
     `position` is the graph's int32 [1] input; the row count is the second dimension of what is embedded, or of the
     first input where nothing is.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dflash_compile.export.tracing.graph import Graph
 
 from ..graphs import rings, standard
-from ..graphs.edit import tidy
+from ..graphs.edit import eliminate_dead_nodes
 from ..graphs.linear import linear
 from ..graphs.lowered import Lowered, Payloads
 from ..graphs.onnx_graph import to_onnx
@@ -29,7 +29,7 @@ def lower(graph: Graph, precision: Precision) -> Lowered:
     positions = Positions(model)
     linear(model)
     group_query_attention(model, positions)
-    tidy(model)
+    eliminate_dead_nodes(model)
     packed_projections(semantic)
     skip_norms(model)
     simplified_norms(model)
@@ -41,5 +41,5 @@ def lower(graph: Graph, precision: Precision) -> Lowered:
     standard.standard_writes(model, positions)
     rings.ring_attention(model, positions)
     rings.ring_writes(model, positions)
-    tidy(model)
+    eliminate_dead_nodes(model)
     return Lowered(graph.signature, model, payloads.finish())

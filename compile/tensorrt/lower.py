@@ -15,7 +15,7 @@ from dflash_compile.export.tracing.signature import Signature
 
 from ..graphs import standard
 from ..graphs.casts import fold_casts
-from ..graphs.edit import tidy
+from ..graphs.edit import eliminate_dead_nodes
 from ..graphs.linear import linear
 from ..graphs.lowered import Lowered, Payloads
 from ..graphs.onnx_graph import SemanticModel
@@ -64,6 +64,6 @@ def lower(semantic: SemanticModel, form: Form, signature: Signature, ports: Port
     ports(model)
     retype(model, signature)
     fold_casts(model)
-    tidy(model)
+    eliminate_dead_nodes(model)
     add_functions(model)
     return Lowered(signature, model, payloads.finish())

@@ -106,7 +106,7 @@ def _pick_all(model: ir.Model) -> None:
         (index,) = node.outputs
     whole = node.inputs[0]
     assert whole is not None
-    supersede(node.outputs, [whole])  # what made the index is dead now, and goes when the graph is tidied
+    supersede(node.outputs, [whole])  # what made the index is dead now, and goes with other dead nodes
 
 
 def _replace_input(model: ir.Model, name: str, value: Value, added: list[ir.Value]) -> None:

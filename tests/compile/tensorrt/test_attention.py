@@ -13,7 +13,7 @@ import pytest
 import torch
 from forms import quiet
 
-from dflash_compile.compile.graphs.edit import tidy
+from dflash_compile.compile.graphs.edit import eliminate_dead_nodes
 from dflash_compile.compile.graphs.positions import Positions
 from dflash_compile.compile.graphs.semantics import DOMAIN
 from dflash_compile.compile.graphs.static_positions import StaticPositions
@@ -52,7 +52,7 @@ def model(op: str, inputs: tuple[str, ...], outputs: dict[str, tuple[int, ...]],
 
 
 def run(found: ir.Model, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    tidy(found)
+    eliminate_dead_nodes(found)
     add_functions(found)
     assert lint(found) == []
     session = onnxruntime.InferenceSession(ir.to_proto(found).SerializeToString(), quiet())
@@ -102,7 +102,7 @@ def test_a_write_is_the_semantic_operator_s() -> None:
 def test_attention_with_sinks_compiles(window: int, tmp_path: Path) -> None:
     found = model("KVSinkAttention", (*SHAPES, "position", "sinks"), ATTENDED, scale=0.3, window=window, causal=1)
     trt_attention(found, StaticPositions(found), ir.DataType.FLOAT, folds=False)
-    tidy(found)
+    eliminate_dead_nodes(found)
     ir.save(found, tmp_path / "one.onnx")
     caches = (("k_cache", "ko"), ("v_cache", "vo"))
     request = Request(

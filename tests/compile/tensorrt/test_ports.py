@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 from forms import quiet
 
-from dflash_compile.compile.graphs.edit import Editor, tidy
+from dflash_compile.compile.graphs.edit import Editor, eliminate_dead_nodes
 from dflash_compile.compile.tensorrt.ports import draft_ports, prefill_ports, verify_ports
 from dflash_compile.runtime.acceptance import accept_greedy
 
@@ -42,7 +42,7 @@ def model(first: str, last: bool = False) -> ir.Model:
 def run(found: ir.Model, **feeds: np.ndarray) -> dict[str, np.ndarray]:
     for value in found.graph.outputs:
         value.type, value.shape = ir.TensorType(ir.DataType.INT32), None
-    tidy(found)
+    eliminate_dead_nodes(found)
     proto = ir.to_proto(found)
     session = onnxruntime.InferenceSession(proto.SerializeToString(), quiet())
     return dict(zip([output.name for output in session.get_outputs()], session.run(None, feeds), strict=True))
