@@ -107,7 +107,7 @@ def constant(model: ir.Model, array: np.ndarray[Any, Any]) -> ir.Value:
     return value
 
 
-def supersede(old: Sequence[ir.Value], new: Sequence[ir.Value]) -> None:
+def replace_all_uses(old: Sequence[ir.Value], new: Sequence[ir.Value]) -> None:
     """Let `new` be read and returned wherever `old` was. A graph output keeps its name and type."""
     for before, after in zip(old, new, strict=True):
         if before.is_graph_output():

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from .edit import Editor, made_by, nodes, supersede
+from .edit import Editor, made_by, nodes, replace_all_uses
 from .semantics import DOMAIN
 
 
@@ -19,7 +19,7 @@ def linear(model: ir.Model) -> bool:
         if weight is None or not weight.is_initializer() or weight.shape is None or len(weight.shape) != 2:
             continue
         out = Editor(model, node).one("Linear", [node.inputs[0], weight], domain=DOMAIN, like=node.outputs[0])
-        supersede(node.outputs, [out])
+        replace_all_uses(node.outputs, [out])
         model.graph.remove(node, safe=True)
         modified = True
     return modified

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from .edit import Editor, nodes, supersede
+from .edit import Editor, nodes, replace_all_uses
 from .positions import Positions
 from .standard import sunk
 
@@ -34,7 +34,7 @@ def ring_attention(model: ir.Model, positions: Positions) -> bool:
         if sinks:
             seen = sunk(edit, keys, values, mask, sinks[0], int(out.shape[1]))  # type: ignore[index, arg-type]
         attended = edit.one("Attention", [q, *seen], {"scale": node.attributes["scale"].as_float()}, like=out)
-        supersede(node.outputs, [attended, keys, values])
+        replace_all_uses(node.outputs, [attended, keys, values])
         model.graph.remove(node, safe=True)
     return bool(found)
 
@@ -44,7 +44,7 @@ def ring_writes(model: ir.Model, positions: Positions) -> bool:
     found = list(nodes(model, WRITE))
     for node in found:
         new, cache, _ = node.inputs
-        supersede(node.outputs, [_scatter(Editor(model, node), cache, new, positions, node.outputs[0])])
+        replace_all_uses(node.outputs, [_scatter(Editor(model, node), cache, new, positions, node.outputs[0])])
         model.graph.remove(node, safe=True)
     return bool(found)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from .edit import Editor, nodes, supersede
+from .edit import Editor, nodes, replace_all_uses
 from .positions import Positions
 
 ANCHORED, SINKS = "KVAnchoredAttention", "KVSinkAttention"
@@ -16,7 +16,7 @@ def standard_norms(model: ir.Model) -> bool:
     found = list(nodes(model, "RMSNorm"))
     for node in found:
         attributes = {"axis": -1, "epsilon": node.attributes["eps"].as_float()}
-        supersede(
+        replace_all_uses(
             node.outputs, [Editor(model, node).one("RMSNormalization", node.inputs, attributes, like=node.outputs[0])]
         )
         model.graph.remove(node, safe=True)
@@ -29,7 +29,7 @@ def standard_linears(model: ir.Model) -> bool:
     for node in found:
         edit = Editor(model, node)
         weight = edit.one("Transpose", [node.inputs[1]], {"perm": [1, 0]})
-        supersede(node.outputs, [edit.one("MatMul", [node.inputs[0], weight], like=node.outputs[0])])
+        replace_all_uses(node.outputs, [edit.one("MatMul", [node.inputs[0], weight], like=node.outputs[0])])
         model.graph.remove(node, safe=True)
     return bool(found)
 
@@ -40,7 +40,7 @@ def standard_rotary(model: ir.Model, positions: Positions) -> bool:
     for node in found:
         x, cos, sin, _ = node.inputs
         out = Editor(model, node).one("RotaryEmbedding", [x, cos, sin, positions.of_rows()], like=node.outputs[0])
-        supersede(node.outputs, [out])
+        replace_all_uses(node.outputs, [out])
         model.graph.remove(node, safe=True)
     return bool(found)
 
@@ -50,7 +50,7 @@ def standard_writes(model: ir.Model, positions: Positions) -> bool:
     found = list(nodes(model, "KVWrite"))
     for node in found:
         new, cache, _ = node.inputs
-        supersede(node.outputs, [_scatter(Editor(model, node), cache, new, positions, node.outputs[0])])
+        replace_all_uses(node.outputs, [_scatter(Editor(model, node), cache, new, positions, node.outputs[0])])
         model.graph.remove(node, safe=True)
     return bool(found)
 
@@ -73,7 +73,7 @@ def standard_attention(model: ir.Model, positions: Positions) -> bool:
         if sinks:
             seen = sunk(edit, keys, values, mask, sinks[0], int(out.shape[1]))  # type: ignore[index, arg-type]
         attended = edit.one("Attention", [q, *seen], {"scale": node.attributes["scale"].as_float()}, like=out)
-        supersede(node.outputs, [attended, keys, values])
+        replace_all_uses(node.outputs, [attended, keys, values])
         model.graph.remove(node, safe=True)
     return bool(found)
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from dflash_compile.export.ops.semantic import NO_WINDOW
 
-from ..graphs.edit import Editor, Value, made_by, nodes, only_user, supersede
+from ..graphs.edit import Editor, Value, made_by, nodes, only_user, replace_all_uses
 from ..graphs.positions import Positions
 from ..graphs.semantics import DOMAIN
 from ..graphs.standard import SINKS
@@ -53,7 +53,7 @@ def _replace(model: ir.Model, node: ir.Node, positions: Positions, window: int, 
         "GroupQueryAttention", inputs, attributes, domain="com.microsoft", outputs=3, like=(None, k_out, v_out)
     )
     attended.type, attended.shape = out.type, ir.Shape([1, out.shape[2], heads * width])  # type: ignore[index]
-    supersede([k_out, v_out], [keys, values])
+    replace_all_uses([k_out, v_out], [keys, values])
     _hand_on(edit, out, attended, heads, width)
     model.graph.remove(node, safe=True)
 
@@ -90,8 +90,8 @@ def _hand_on(edit: Editor, out: ir.Value, flat: ir.Value, heads: int, width: int
     transpose = only_user(out, "Transpose")
     reshape = only_user(transpose.outputs[0], "Reshape") if transpose is not None else None
     if transpose is not None and reshape is not None and reshape.outputs[0].shape == flat.shape:
-        supersede(reshape.outputs, [flat])
+        replace_all_uses(reshape.outputs, [flat])
         edit.model.graph.remove([reshape, transpose], safe=True)
         return
     split = edit.one("Reshape", [flat, edit.constant(np.array([1, -1, heads, width], np.int64))])
-    supersede([out], [edit.one("Transpose", [split], {"perm": _HEADS_FIRST}, like=out)])
+    replace_all_uses([out], [edit.one("Transpose", [split], {"perm": _HEADS_FIRST}, like=out)])

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from ..graphs.edit import Editor, nodes, supersede
+from ..graphs.edit import Editor, nodes, replace_all_uses
 from ..graphs.lowered import Payloads, static_shape
 from .expert_weights import blocks_of
 from .precision import Precision
@@ -40,7 +40,7 @@ def quantised_experts(model: ir.Model, payloads: Payloads, precision: Precision)
         out = edit.one(
             "QMoE", inputs, _attributes(node, blocks.bits, blocks.block), domain="com.microsoft", like=node.outputs[0]
         )
-        supersede(node.outputs, [out])
+        replace_all_uses(node.outputs, [out])
         model.graph.remove(node, safe=True)
     return bool(found)
 

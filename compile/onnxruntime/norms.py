@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ..graphs.edit import Editor, made_by, nodes, supersede
+from ..graphs.edit import Editor, made_by, nodes, replace_all_uses
 
 
 def skip_norms(model: ir.Model) -> bool:
@@ -26,9 +26,9 @@ def skip_norms(model: ir.Model) -> bool:
             like=(node.outputs[0], None, None, total),
         )
         mean.name = inverse.name = ""
-        supersede(node.outputs, [normed])
+        replace_all_uses(node.outputs, [normed])
         model.graph.remove(node, safe=True)
-        supersede([total], [summed])
+        replace_all_uses([total], [summed])
         model.graph.remove(add, safe=True)
         modified = True
     return modified
@@ -45,7 +45,7 @@ def simplified_norms(model: ir.Model) -> bool:
     found = list(nodes(model, "RMSNorm"))
     for node in found:
         attributes = {"axis": -1, "epsilon": node.attributes["eps"].as_float(), "stash_type": 1}
-        supersede(
+        replace_all_uses(
             node.outputs,
             [Editor(model, node).one("SimplifiedLayerNormalization", node.inputs, attributes, like=node.outputs[0])],
         )

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from dflash_compile.export.parameter_names import EMBEDDING, HEAD
 
-from ..graphs.edit import Editor, nodes, supersede
+from ..graphs.edit import Editor, nodes, replace_all_uses
 from ..graphs.lowered import Payloads, static_shape
 from .precision import Precision
 from .quantize import Blocks
@@ -37,7 +37,7 @@ def weighted_linears(model: ir.Model, payloads: Payloads, precision: Precision) 
                 "accuracy_level": _ACCURACY_INT8,
             }
         op = "MatMulNBits" if isinstance(encoding, Blocks) else "FusedMatMul"
-        supersede(
+        replace_all_uses(
             node.outputs,
             [Editor(model, node).one(op, [x, *stored], attributes, domain="com.microsoft", like=node.outputs[0])],
         )
@@ -54,7 +54,7 @@ def weighted_embeddings(model: ir.Model, payloads: Payloads, precision: Precisio
         (table,) = payloads.encode(node.inputs[0], encoding)  # type: ignore[arg-type]
         if encoding.half:
             rows = edit.one("Gather", [table, node.inputs[1]], {"axis": 0})
-            supersede(node.outputs, [edit.one("Cast", [rows], {"to": ir.DataType.FLOAT}, like=node.outputs[0])])
+            replace_all_uses(node.outputs, [edit.one("Cast", [rows], {"to": ir.DataType.FLOAT}, like=node.outputs[0])])
             model.graph.remove(node, safe=True)
     return bool(found)
 

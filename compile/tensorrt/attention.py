@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from dflash_compile.export.ops.semantic import NO_WINDOW
 
-from ..graphs.edit import Editor, Value, nodes, supersede
+from ..graphs.edit import Editor, Value, nodes, replace_all_uses
 from ..graphs.positions import Positions
 from ..graphs.standard import ANCHORED, SINKS
 from .functions import ATTENTION, DOMAIN, LOWER_RIGHT, MASKED, NO_MASK, UPDATE
@@ -55,7 +55,7 @@ def trt_attention(model: ir.Model, positions: Positions, compute: ir.DataType, f
                 partial(sunk, edit, sinks=sinks[0], **seen) if sinks else partial(_attended, edit, **seen),
             )
         attended.type, attended.shape = ir.TensorType(compute), out.shape
-        supersede(node.outputs, [cast(edit, attended, ir.DataType.FLOAT, like=out), keys, values])
+        replace_all_uses(node.outputs, [cast(edit, attended, ir.DataType.FLOAT, like=out), keys, values])
         model.graph.remove(node, safe=True)
     return bool(found)
 
@@ -65,7 +65,7 @@ def trt_writes(model: ir.Model, positions: Positions, compute: ir.DataType) -> b
     found = list(nodes(model, "KVWrite"))
     for node in found:
         new, cache, _ = node.inputs
-        supersede(node.outputs, [_update(Editor(model, node), cache, new, positions, compute, node.outputs[0])])
+        replace_all_uses(node.outputs, [_update(Editor(model, node), cache, new, positions, compute, node.outputs[0])])
         model.graph.remove(node, safe=True)
     return bool(found)
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from dflash_compile.export.tracing.signature import Signature
 
-from ..graphs.edit import Editor, Value, made_by, supersede
+from ..graphs.edit import Editor, Value, made_by, replace_all_uses
 
 _INT32 = ir.DataType.INT32
 
@@ -106,7 +106,7 @@ def _pick_all(model: ir.Model) -> None:
         (index,) = node.outputs
     whole = node.inputs[0]
     assert whole is not None
-    supersede(node.outputs, [whole])  # what made the index is dead now, and goes with other dead nodes
+    replace_all_uses(node.outputs, [whole])  # what made the index is dead now, and goes with other dead nodes
 
 
 def _replace_input(model: ir.Model, name: str, value: Value, added: list[ir.Value]) -> None:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from dflash_compile.export.parameter_names import EMBEDDING, HEAD
 
-from ..graphs.edit import Editor, nodes, supersede
+from ..graphs.edit import Editor, nodes, replace_all_uses
 from ..graphs.encoding import Encoding
 from ..graphs.lowered import Payloads, static_shape
 from .attention import cast
@@ -33,7 +33,7 @@ def trt_linears(model: ir.Model, payloads: Payloads, precision: Precision) -> bo
         )
         product = edit.one("MatMul", [cast(edit, x, compute), read])
         product.type, product.shape = ir.TensorType(compute), node.outputs[0].shape
-        supersede(node.outputs, [cast(edit, product, ir.DataType.FLOAT, like=node.outputs[0])])
+        replace_all_uses(node.outputs, [cast(edit, product, ir.DataType.FLOAT, like=node.outputs[0])])
         model.graph.remove(node, safe=True)
     return bool(found)
 
@@ -52,7 +52,7 @@ def trt_embeddings(model: ir.Model, payloads: Payloads, precision: Precision) ->
         (stored,) = payloads.encode(table, Cast(precision.compute))
         rows = edit.one("Gather", [stored, ids], {"axis": 0})
         rows.type, rows.shape = ir.TensorType(precision.compute), node.outputs[0].shape
-        supersede(node.outputs, [cast(edit, rows, ir.DataType.FLOAT, like=node.outputs[0])])
+        replace_all_uses(node.outputs, [cast(edit, rows, ir.DataType.FLOAT, like=node.outputs[0])])
         model.graph.remove(node, safe=True)
     return bool(found)
 
