@@ -9,9 +9,8 @@ from .edit import Editor, nodes
 _MOVES = ("Reshape", "Transpose", "Squeeze", "Unsqueeze")
 
 
-def fold_casts(model: ir.Model) -> bool:
+def fold_casts(model: ir.Model) -> None:
     """Replace `Cast(move(Cast(x)))`, wide in the middle, by `move(x)`. Exact: widening loses nothing."""
-    modified = False
     for node in nodes(model, "Cast", ""):
         target = ir.DataType(node.attributes["to"].as_int())
         source, moves = node.inputs[0], []
@@ -37,5 +36,3 @@ def fold_casts(model: ir.Model) -> bool:
             value.type = ir.TensorType(target)
         node.outputs[0].replace_all_uses_with(value)
         model.graph.remove(node, safe=True)
-        modified = True
-    return modified

@@ -116,6 +116,13 @@ def replace_all_uses(old: Sequence[ir.Value], new: Sequence[ir.Value]) -> None:
         before.replace_all_uses_with(after, replace_graph_outputs=True)
 
 
+def replace_node(node: ir.Node, values: Sequence[ir.Value]) -> None:
+    """Let `values` be read and returned wherever the outputs of `node` were, and take it out."""
+    replace_all_uses(node.outputs, values)
+    assert node.graph is not None
+    node.graph.remove(node, safe=True)
+
+
 def eliminate_dead_nodes(model: ir.Model) -> None:
     """Sort the nodes, and take out nodes and initializers that nothing reads."""
     # onnx-ir's RemoveUnusedNodesPass would change nodes that stay: it cuts off inputs left empty at the end.

@@ -10,17 +10,17 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from .edit import Editor, nodes, replace_all_uses
+from .edit import Editor, nodes, replace_node
 from .positions import Positions
 from .standard import sunk
 
 ATTENTION, WRITE = "KVRingAttention", "KVRingWrite"
 
 
-def ring_attention(model: ir.Model, positions: Positions) -> bool:
+def ring_attention(model: ir.Model, positions: Positions) -> None:
     """Replace every KVRingAttention."""
-    found, masks = list(nodes(model, ATTENTION)), _Masks(positions)
-    for node in found:
+    masks = _Masks(positions)
+    for node in nodes(model, ATTENTION):
         q, k, v, k_cache, v_cache, _, *sinks = node.inputs
         out, k_out, v_out = node.outputs
         edit = Editor(model, node)
@@ -34,19 +34,14 @@ def ring_attention(model: ir.Model, positions: Positions) -> bool:
         if sinks:
             seen = sunk(edit, keys, values, mask, sinks[0], int(out.shape[1]))  # type: ignore[index, arg-type]
         attended = edit.one("Attention", [q, *seen], {"scale": node.attributes["scale"].as_float()}, like=out)
-        replace_all_uses(node.outputs, [attended, keys, values])
-        model.graph.remove(node, safe=True)
-    return bool(found)
+        replace_node(node, [attended, keys, values])
 
 
-def ring_writes(model: ir.Model, positions: Positions) -> bool:
+def ring_writes(model: ir.Model, positions: Positions) -> None:
     """Replace every KVRingWrite."""
-    found = list(nodes(model, WRITE))
-    for node in found:
+    for node in nodes(model, WRITE):
         new, cache, _ = node.inputs
-        replace_all_uses(node.outputs, [_scatter(Editor(model, node), cache, new, positions, node.outputs[0])])
-        model.graph.remove(node, safe=True)
-    return bool(found)
+        replace_node(node, [_scatter(Editor(model, node), cache, new, positions, node.outputs[0])])
 
 
 class _Masks:

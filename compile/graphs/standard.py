@@ -5,62 +5,47 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from .edit import Editor, nodes, replace_all_uses
+from .edit import Editor, nodes, replace_node
 from .positions import Positions
 
 ANCHORED, SINKS = "KVAnchoredAttention", "KVSinkAttention"
 
 
-def standard_norms(model: ir.Model) -> bool:
+def standard_norms(model: ir.Model) -> None:
     """RMSNorm as RMSNormalization."""
-    found = list(nodes(model, "RMSNorm"))
-    for node in found:
+    for node in nodes(model, "RMSNorm"):
         attributes = {"axis": -1, "epsilon": node.attributes["eps"].as_float()}
-        replace_all_uses(
-            node.outputs, [Editor(model, node).one("RMSNormalization", node.inputs, attributes, like=node.outputs[0])]
-        )
-        model.graph.remove(node, safe=True)
-    return bool(found)
+        replace_node(node, [Editor(model, node).one("RMSNormalization", node.inputs, attributes, like=node.outputs[0])])
 
 
-def standard_linears(model: ir.Model) -> bool:
+def standard_linears(model: ir.Model) -> None:
     """Linear as MatMul with a transposed weight."""
-    found = list(nodes(model, "Linear"))
-    for node in found:
+    for node in nodes(model, "Linear"):
         edit = Editor(model, node)
         weight = edit.one("Transpose", [node.inputs[1]], {"perm": [1, 0]})
-        replace_all_uses(node.outputs, [edit.one("MatMul", [node.inputs[0], weight], like=node.outputs[0])])
-        model.graph.remove(node, safe=True)
-    return bool(found)
+        replace_node(node, [edit.one("MatMul", [node.inputs[0], weight], like=node.outputs[0])])
 
 
-def standard_rotary(model: ir.Model, positions: Positions) -> bool:
+def standard_rotary(model: ir.Model, positions: Positions) -> None:
     """Rotary as RotaryEmbedding with position ids."""
-    found = list(nodes(model, "Rotary"))
-    for node in found:
+    for node in nodes(model, "Rotary"):
         x, cos, sin, _ = node.inputs
         out = Editor(model, node).one("RotaryEmbedding", [x, cos, sin, positions.of_rows()], like=node.outputs[0])
-        replace_all_uses(node.outputs, [out])
-        model.graph.remove(node, safe=True)
-    return bool(found)
+        replace_node(node, [out])
 
 
-def standard_writes(model: ir.Model, positions: Positions) -> bool:
+def standard_writes(model: ir.Model, positions: Positions) -> None:
     """KVWrite as TensorScatter."""
-    found = list(nodes(model, "KVWrite"))
-    for node in found:
+    for node in nodes(model, "KVWrite"):
         new, cache, _ = node.inputs
-        replace_all_uses(node.outputs, [_scatter(Editor(model, node), cache, new, positions, node.outputs[0])])
-        model.graph.remove(node, safe=True)
-    return bool(found)
+        replace_node(node, [_scatter(Editor(model, node), cache, new, positions, node.outputs[0])])
 
 
-def standard_attention(model: ir.Model, positions: Positions) -> bool:
+def standard_attention(model: ir.Model, positions: Positions) -> None:
     """KVAttention and its other forms as TensorScatter of K and V, then Attention over the whole cache under an
     explicit mask.
     """
-    found = [*nodes(model, "KVAttention"), *nodes(model, ANCHORED), *nodes(model, SINKS)]
-    for node in found:
+    for node in [*nodes(model, "KVAttention"), *nodes(model, ANCHORED), *nodes(model, SINKS)]:
         q, k, v, k_cache, v_cache, _, *sinks = node.inputs
         out, k_out, v_out = node.outputs
         edit = Editor(model, node)
@@ -73,9 +58,7 @@ def standard_attention(model: ir.Model, positions: Positions) -> bool:
         if sinks:
             seen = sunk(edit, keys, values, mask, sinks[0], int(out.shape[1]))  # type: ignore[index, arg-type]
         attended = edit.one("Attention", [q, *seen], {"scale": node.attributes["scale"].as_float()}, like=out)
-        replace_all_uses(node.outputs, [attended, keys, values])
-        model.graph.remove(node, safe=True)
-    return bool(found)
+        replace_node(node, [attended, keys, values])
 
 
 def sunk(

@@ -19,16 +19,16 @@ _HEADS_FIRST = [0, 2, 1, 3]
 _HEAD_SINK = 11  # the operator's input of that name
 
 
-def group_query_attention(model: ir.Model, positions: Positions) -> bool:
-    """Replace every KVAttention that the kernel can express; it has no window that looks both ways."""
-    modified = False
+def group_query_attention(model: ir.Model, positions: Positions) -> None:
+    """Replace every KVAttention that the kernel can express.
+
+    It has no window that looks both ways, and none that starts at the anchor: those wait for the standard form.
+    """
     for node in [*nodes(model, "KVAttention"), *nodes(model, SINKS)]:
         window, causal = node.attributes["window"].as_int(), node.attributes["causal"].as_int()
         if window != NO_WINDOW and not causal:
             continue
         _replace(model, node, positions, window, causal)
-        modified = True
-    return modified
 
 
 def _replace(model: ir.Model, node: ir.Node, positions: Positions, window: int, causal: int) -> None:

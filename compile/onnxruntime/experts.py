@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from ..graphs.edit import Editor, nodes, replace_all_uses
+from ..graphs.edit import Editor, nodes, replace_node
 from ..graphs.lowered import Payloads, static_shape
 from .expert_weights import blocks_of
 from .precision import Precision
@@ -17,10 +17,9 @@ _FAR = -1e4
 _ACCURACY_INT8 = 4
 
 
-def quantised_experts(model: ir.Model, payloads: Payloads, precision: Precision) -> bool:
+def quantised_experts(model: ir.Model, payloads: Payloads, precision: Precision) -> None:
     """Replace every ChosenExperts. There are none at precisions without blocks: see `expert_weights.py`."""
-    found = list(nodes(model, "ChosenExperts"))
-    for node in found:
+    for node in nodes(model, "ChosenExperts"):
         x, chosen, gate_up, down, *biases = node.inputs
         assert gate_up is not None
         assert down is not None
@@ -40,9 +39,7 @@ def quantised_experts(model: ir.Model, payloads: Payloads, precision: Precision)
         out = edit.one(
             "QMoE", inputs, _attributes(node, blocks.bits, blocks.block), domain="com.microsoft", like=node.outputs[0]
         )
-        replace_all_uses(node.outputs, [out])
-        model.graph.remove(node, safe=True)
-    return bool(found)
+        replace_node(node, [out])
 
 
 def _attributes(node: ir.Node, bits: int, block: int) -> dict[str, int | float | str]:

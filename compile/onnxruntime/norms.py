@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ..graphs.edit import Editor, made_by, nodes, replace_all_uses
+from ..graphs.edit import Editor, made_by, nodes, replace_all_uses, replace_node
 
 
-def skip_norms(model: ir.Model) -> bool:
+def skip_norms(model: ir.Model) -> None:
     """`RMSNorm(a + b)` as one SkipSimplifiedLayerNormalization, which returns the sum too."""
-    modified = False
     for node in nodes(model, "RMSNorm"):
         add = made_by(node.inputs[0], "Add")
         if add is None or not _same_rows(add):
@@ -26,12 +25,9 @@ def skip_norms(model: ir.Model) -> bool:
             like=(node.outputs[0], None, None, total),
         )
         mean.name = inverse.name = ""
-        replace_all_uses(node.outputs, [normed])
-        model.graph.remove(node, safe=True)
+        replace_node(node, [normed])
         replace_all_uses([total], [summed])
         model.graph.remove(add, safe=True)
-        modified = True
-    return modified
 
 
 def _same_rows(add: ir.Node) -> bool:
@@ -40,14 +36,11 @@ def _same_rows(add: ir.Node) -> bool:
     return len(shapes) == 2 and shapes[0] is not None and len(shapes[0]) == 3 and shapes[0] == shapes[1]
 
 
-def simplified_norms(model: ir.Model) -> bool:
+def simplified_norms(model: ir.Model) -> None:
     """The remaining RMSNorm as SimplifiedLayerNormalization."""
-    found = list(nodes(model, "RMSNorm"))
-    for node in found:
+    for node in nodes(model, "RMSNorm"):
         attributes = {"axis": -1, "epsilon": node.attributes["eps"].as_float(), "stash_type": 1}
-        replace_all_uses(
-            node.outputs,
+        replace_node(
+            node,
             [Editor(model, node).one("SimplifiedLayerNormalization", node.inputs, attributes, like=node.outputs[0])],
         )
-        model.graph.remove(node, safe=True)
-    return bool(found)

@@ -14,19 +14,16 @@ from ..graphs.onnx_graph import SemanticModel
 from ..graphs.semantics import DOMAIN
 
 
-def packed_projections(semantic: SemanticModel) -> bool:
+def packed_projections(semantic: SemanticModel) -> None:
     """Stack the weights of projections that read the same rows and serve one attention only.
 
     To be run before weights are encoded.
     """
-    modified = False
     for attention in nodes(semantic.model, "GroupQueryAttention", "com.microsoft"):
         linears = [made_by(value, "Linear", DOMAIN) for value in attention.inputs[:3]]
         found = [node for node in linears if node is not None]
         if len(found) == 3 and _stackable(found, semantic):
             _pack(semantic, attention, found)
-            modified = True
-    return modified
 
 
 def _stackable(linears: list[ir.Node], semantic: SemanticModel) -> bool:

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from dflash_compile.export.parameter_names import EMBEDDING, HEAD
 
-from ..graphs.edit import Editor, nodes, replace_all_uses
+from ..graphs.edit import Editor, nodes, replace_node
 from ..graphs.lowered import Payloads, static_shape
 from .precision import Precision
 from .quantize import Blocks
@@ -17,10 +17,9 @@ from .quantize import Blocks
 _ACCURACY_INT8 = 4
 
 
-def weighted_linears(model: ir.Model, payloads: Payloads, precision: Precision) -> bool:
+def weighted_linears(model: ir.Model, payloads: Payloads, precision: Precision) -> None:
     """Linear as MatMulNBits, or FusedMatMul where it stays in float32: neither needs the weight transposed."""
-    found = list(nodes(model, "Linear"))
-    for node in found:
+    for node in nodes(model, "Linear"):
         x, weight = node.inputs
         assert weight is not None
         shape, ref = static_shape(weight), payloads.weights[str(weight.name)]
@@ -37,15 +36,13 @@ def weighted_linears(model: ir.Model, payloads: Payloads, precision: Precision) 
                 "accuracy_level": _ACCURACY_INT8,
             }
         op = "MatMulNBits" if isinstance(encoding, Blocks) else "FusedMatMul"
-        replace_all_uses(
-            node.outputs,
+        replace_node(
+            node,
             [Editor(model, node).one(op, [x, *stored], attributes, domain="com.microsoft", like=node.outputs[0])],
         )
-        model.graph.remove(node, safe=True)
-    return bool(found)
 
 
-def weighted_embeddings(model: ir.Model, payloads: Payloads, precision: Precision) -> bool:
+def weighted_embeddings(model: ir.Model, payloads: Payloads, precision: Precision) -> None:
     """Rows of a half-precision table are cast after they are looked up, so the table is never widened as a whole."""
     encoding = precision.embedding()
     found = [node for node in nodes(model, "Gather", "") if _is_table(node.inputs[0], payloads.weights.__contains__)]
@@ -54,9 +51,7 @@ def weighted_embeddings(model: ir.Model, payloads: Payloads, precision: Precisio
         (table,) = payloads.encode(node.inputs[0], encoding)  # type: ignore[arg-type]
         if encoding.half:
             rows = edit.one("Gather", [table, node.inputs[1]], {"axis": 0})
-            replace_all_uses(node.outputs, [edit.one("Cast", [rows], {"to": ir.DataType.FLOAT}, like=node.outputs[0])])
-            model.graph.remove(node, safe=True)
-    return bool(found)
+            replace_node(node, [edit.one("Cast", [rows], {"to": ir.DataType.FLOAT}, like=node.outputs[0])])
 
 
 def _is_table(value: ir.Value | None, is_weight: Callable[[str], bool]) -> bool:

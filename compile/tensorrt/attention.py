@@ -14,17 +14,16 @@ import onnx_ir as ir
 
 from dflash_compile.export.ops.semantic import NO_WINDOW
 
-from ..graphs.edit import Editor, Value, nodes, replace_all_uses
+from ..graphs.edit import Editor, Value, nodes, replace_node
 from ..graphs.positions import Positions
 from ..graphs.standard import ANCHORED, SINKS
 from .functions import ATTENTION, DOMAIN, LOWER_RIGHT, MASKED, NO_MASK, UPDATE
 from .sinks import sunk
 
 
-def trt_attention(model: ir.Model, positions: Positions, compute: ir.DataType, folds: bool) -> bool:
+def trt_attention(model: ir.Model, positions: Positions, compute: ir.DataType, folds: bool) -> None:
     """Replace every KVAttention; with `folds`, query heads that share a key head become rows of one head."""
-    found = [*nodes(model, "KVAttention"), *nodes(model, ANCHORED), *nodes(model, SINKS)]
-    for node in found:
+    for node in [*nodes(model, "KVAttention"), *nodes(model, ANCHORED), *nodes(model, SINKS)]:
         q, k, v, k_cache, v_cache, _, *sinks = node.inputs
         out, k_out, v_out = node.outputs
         edit = Editor(model, node)
@@ -55,19 +54,14 @@ def trt_attention(model: ir.Model, positions: Positions, compute: ir.DataType, f
                 partial(sunk, edit, sinks=sinks[0], **seen) if sinks else partial(_attended, edit, **seen),
             )
         attended.type, attended.shape = ir.TensorType(compute), out.shape
-        replace_all_uses(node.outputs, [cast(edit, attended, ir.DataType.FLOAT, like=out), keys, values])
-        model.graph.remove(node, safe=True)
-    return bool(found)
+        replace_node(node, [cast(edit, attended, ir.DataType.FLOAT, like=out), keys, values])
 
 
-def trt_writes(model: ir.Model, positions: Positions, compute: ir.DataType) -> bool:
+def trt_writes(model: ir.Model, positions: Positions, compute: ir.DataType) -> None:
     """Replace every KVWrite."""
-    found = list(nodes(model, "KVWrite"))
-    for node in found:
+    for node in nodes(model, "KVWrite"):
         new, cache, _ = node.inputs
-        replace_all_uses(node.outputs, [_update(Editor(model, node), cache, new, positions, compute, node.outputs[0])])
-        model.graph.remove(node, safe=True)
-    return bool(found)
+        replace_node(node, [_update(Editor(model, node), cache, new, positions, compute, node.outputs[0])])
 
 
 def cast(edit: Editor, value: Value, dtype: ir.DataType, like: Value = None) -> ir.Value:

@@ -38,7 +38,7 @@ class Form:
 
 
 Ports = Callable[[ir.Model], None]
-"""gives a model the inputs and outputs of its role: one of `passes.trt_ports`"""
+"""gives a model the inputs and outputs of its role: one of `ports.py`"""
 
 
 def is_free(signature: Signature) -> bool:

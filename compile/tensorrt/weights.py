@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from dflash_compile.export.parameter_names import EMBEDDING, HEAD
 
-from ..graphs.edit import Editor, nodes, replace_all_uses
+from ..graphs.edit import Editor, nodes, replace_node
 from ..graphs.encoding import Encoding
 from ..graphs.lowered import Payloads, static_shape
 from .attention import cast
@@ -18,10 +18,9 @@ from .encodings import NVFP4_BLOCK, NVFP4_GLOBAL, Blocks4, Cast, NvFp4, Rows8
 from .precisions import Precision
 
 
-def trt_linears(model: ir.Model, payloads: Payloads, precision: Precision) -> bool:
+def trt_linears(model: ir.Model, payloads: Payloads, precision: Precision) -> None:
     """Linear as MatMul: `exact` weights in float32, all others in the compute dtype."""
-    found = list(nodes(model, "Linear"))
-    for node in found:
+    for node in nodes(model, "Linear"):
         x, weight = node.inputs
         assert weight is not None
         ref = payloads.weights[str(weight.name)]
@@ -33,12 +32,10 @@ def trt_linears(model: ir.Model, payloads: Payloads, precision: Precision) -> bo
         )
         product = edit.one("MatMul", [cast(edit, x, compute), read])
         product.type, product.shape = ir.TensorType(compute), node.outputs[0].shape
-        replace_all_uses(node.outputs, [cast(edit, product, ir.DataType.FLOAT, like=node.outputs[0])])
-        model.graph.remove(node, safe=True)
-    return bool(found)
+        replace_node(node, [cast(edit, product, ir.DataType.FLOAT, like=node.outputs[0])])
 
 
-def trt_embeddings(model: ir.Model, payloads: Payloads, precision: Precision) -> bool:
+def trt_embeddings(model: ir.Model, payloads: Payloads, precision: Precision) -> None:
     """Rows of a table in the compute dtype, widened after they are looked up."""
     found = [
         node
@@ -52,9 +49,7 @@ def trt_embeddings(model: ir.Model, payloads: Payloads, precision: Precision) ->
         (stored,) = payloads.encode(table, Cast(precision.compute))
         rows = edit.one("Gather", [stored, ids], {"axis": 0})
         rows.type, rows.shape = ir.TensorType(precision.compute), node.outputs[0].shape
-        replace_all_uses(node.outputs, [cast(edit, rows, ir.DataType.FLOAT, like=node.outputs[0])])
-        model.graph.remove(node, safe=True)
-    return bool(found)
+        replace_node(node, [cast(edit, rows, ir.DataType.FLOAT, like=node.outputs[0])])
 
 
 def _dequantised(edit: Editor, stored: list[ir.Value], encoding: Encoding, compute: ir.DataType) -> ir.Value:
