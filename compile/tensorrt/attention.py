@@ -21,7 +21,7 @@ from .functions import ATTENTION, DOMAIN, LOWER_RIGHT, MASKED, NO_MASK, UPDATE
 from .sinks import sunk
 
 
-def trt_attention(model: ir.Model, positions: Positions, compute: ir.DataType, folds: bool) -> None:
+def lower_attention(model: ir.Model, positions: Positions, compute: ir.DataType, folds: bool) -> None:
     """Replace every KVAttention; with `folds`, query heads that share a key head become rows of one head."""
     for node in [*nodes(model, "KVAttention"), *nodes(model, ANCHORED), *nodes(model, SINKS)]:
         q, k, v, k_cache, v_cache, _, *sinks = node.inputs
@@ -57,7 +57,7 @@ def trt_attention(model: ir.Model, positions: Positions, compute: ir.DataType, f
         replace_node(node, [cast(edit, attended, ir.DataType.FLOAT, like=out), keys, values])
 
 
-def trt_writes(model: ir.Model, positions: Positions, compute: ir.DataType) -> None:
+def lower_writes(model: ir.Model, positions: Positions, compute: ir.DataType) -> None:
     """Replace every KVWrite."""
     for node in nodes(model, "KVWrite"):
         new, cache, _ = node.inputs

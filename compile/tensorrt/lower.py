@@ -21,11 +21,11 @@ from ..graphs.lowered import Lowered, Payloads
 from ..graphs.onnx_graph import SemanticModel
 from ..graphs.positions import Positions
 from ..graphs.static_positions import StaticPositions
-from .attention import trt_attention, trt_writes
+from .attention import lower_attention, lower_writes
 from .functions import add_functions
 from .ports import retype
 from .precisions import Precision
-from .weights import trt_embeddings, trt_linears
+from .weights import lower_embeddings, lower_linears
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ def lower(semantic: SemanticModel, form: Form, signature: Signature, ports: Port
     payloads = Payloads(semantic)
     positions = Positions(model) if is_free(signature) else StaticPositions(model)
     linear(model)
-    trt_linears(model, payloads, precision)
-    trt_embeddings(model, payloads, precision)
-    trt_attention(model, positions, precision.compute, form.folds)
-    trt_writes(model, positions, precision.compute)
+    lower_linears(model, payloads, precision)
+    lower_embeddings(model, payloads, precision)
+    lower_attention(model, positions, precision.compute, form.folds)
+    lower_writes(model, positions, precision.compute)
     standard.standard_rotary(model, positions)
     standard.standard_norms(model)
     ports(model)

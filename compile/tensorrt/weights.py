@@ -18,7 +18,7 @@ from .encodings import NVFP4_BLOCK, NVFP4_GLOBAL, Blocks4, Cast, NvFp4, Rows8
 from .precisions import Precision
 
 
-def trt_linears(model: ir.Model, payloads: Payloads, precision: Precision) -> None:
+def lower_linears(model: ir.Model, payloads: Payloads, precision: Precision) -> None:
     """Linear as MatMul: `exact` weights in float32, all others in the compute dtype."""
     for node in nodes(model, "Linear"):
         x, weight = node.inputs
@@ -35,7 +35,7 @@ def trt_linears(model: ir.Model, payloads: Payloads, precision: Precision) -> No
         replace_node(node, [cast(edit, product, ir.DataType.FLOAT, like=node.outputs[0])])
 
 
-def trt_embeddings(model: ir.Model, payloads: Payloads, precision: Precision) -> None:
+def lower_embeddings(model: ir.Model, payloads: Payloads, precision: Precision) -> None:
     """Rows of a table in the compute dtype, widened after they are looked up."""
     found = [
         node

@@ -17,7 +17,7 @@ from dflash_compile.compile.graphs.edit import eliminate_dead_nodes
 from dflash_compile.compile.graphs.positions import Positions
 from dflash_compile.compile.graphs.semantics import DOMAIN
 from dflash_compile.compile.graphs.static_positions import StaticPositions
-from dflash_compile.compile.tensorrt.attention import trt_attention, trt_writes
+from dflash_compile.compile.tensorrt.attention import lower_attention, lower_writes
 from dflash_compile.compile.tensorrt.builder import Request, build_plan
 from dflash_compile.compile.tensorrt.engine_info import inspect_plan
 from dflash_compile.compile.tensorrt.functions import add_functions
@@ -79,7 +79,7 @@ def test_attention_is_the_semantic_operator_s(window: int, causal: bool, anchore
     op = "KVAnchoredAttention" if anchored else "KVAttention"
     for position in (0, 3, LENGTH - ROWS):
         found = model(op, (*SHAPES, "position"), ATTENDED, scale=0.3, window=window, causal=int(causal))
-        trt_attention(found, StaticPositions(found), ir.DataType.FLOAT, folds)
+        lower_attention(found, StaticPositions(found), ir.DataType.FLOAT, folds)
         feeds = values(position)
         expected = kv_attention(
             *(torch.from_numpy(feeds[name]) for name in (*SHAPES, "position")), 0.3, window, causal, anchored
@@ -90,7 +90,7 @@ def test_attention_is_the_semantic_operator_s(window: int, causal: bool, anchore
 
 def test_a_write_is_the_semantic_operator_s() -> None:
     found = model("KVWrite", ("k", "k_cache", "position"), {"ko": SHAPES["k_cache"]})
-    trt_writes(found, StaticPositions(found), ir.DataType.FLOAT)
+    lower_writes(found, StaticPositions(found), ir.DataType.FLOAT)
     feeds = {name: value for name, value in values(7).items() if name in ("k", "k_cache", "position")}
     (written,) = run(found, feeds)
     np.testing.assert_array_equal(
@@ -101,7 +101,7 @@ def test_a_write_is_the_semantic_operator_s() -> None:
 @pytest.mark.parametrize("window", [0, 5])
 def test_attention_with_sinks_compiles(window: int, tmp_path: Path) -> None:
     found = model("KVSinkAttention", (*SHAPES, "position", "sinks"), ATTENDED, scale=0.3, window=window, causal=1)
-    trt_attention(found, StaticPositions(found), ir.DataType.FLOAT, folds=False)
+    lower_attention(found, StaticPositions(found), ir.DataType.FLOAT, folds=False)
     eliminate_dead_nodes(found)
     ir.save(found, tmp_path / "one.onnx")
     caches = (("k_cache", "ko"), ("v_cache", "vo"))
@@ -132,7 +132,7 @@ def test_attention_with_sinks_is_the_semantic_operator_s(
             for value in (*found.graph.inputs, *found.graph.outputs)
             if value.name in ("k_cache", "v_cache", "ko", "vo")
         ]
-        trt_attention(found, positions(found), dtype, folds=False)
+        lower_attention(found, positions(found), dtype, folds=False)
         for value in [*caches, *(value for value in found.graph.outputs if value.name in ("ko", "vo"))]:
             value.type = ir.TensorType(dtype)
         feeds = values(position) | {"sinks": np.linspace(-2, 3, HEADS, dtype=np.float32)}
