@@ -54,7 +54,7 @@ def _replace(model: ir.Model, node: ir.Node, positions: Positions, window: int, 
     )
     attended.type, attended.shape = out.type, ir.Shape([1, out.shape[2], heads * width])  # type: ignore[index]
     replace_all_uses([k_out, v_out], [keys, values])
-    _hand_on(edit, out, attended, heads, width)
+    _bypass(edit, out, attended, heads, width)
     model.graph.remove(node, safe=True)
 
 
@@ -85,7 +85,7 @@ def _flat(edit: Editor, value: Value, width: int) -> Value:
     return edit.one("Reshape", [value, edit.constant(np.array([1, -1, width], np.int64))])
 
 
-def _hand_on(edit: Editor, out: ir.Value, flat: ir.Value, heads: int, width: int) -> None:
+def _bypass(edit: Editor, out: ir.Value, flat: ir.Value, heads: int, width: int) -> None:
     """Give `flat` to the readers of `out`, past the transpose and reshape that would only flatten it."""
     transpose = only_user(out, "Transpose")
     reshape = only_user(transpose.outputs[0], "Reshape") if transpose is not None else None
