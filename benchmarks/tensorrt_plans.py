@@ -99,7 +99,7 @@ def weights_read(engine: Any) -> int:
     initializers = engine.lowered.model.graph.initializers
     return sum(
         p.stored.bytes
-        for key, p in engine.lowered.payloads.items()
+        for key, p in engine.lowered.bindings.items()
         if any(use.node.op_type != "Gather" for use in initializers[key].uses())
     )
 

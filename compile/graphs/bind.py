@@ -18,7 +18,7 @@ from dflash_compile.export.tracing.graph import Owner
 from dflash_compile.runtime.errors import BuildError
 
 from .encoding import Shape
-from .lowered import Lowered, Payload, pieces
+from .lowered import Lowered, WeightBinding, pieces
 from .tiles import Tile, TileEncoder
 
 CHUNK_BYTES = 64 << 20
@@ -50,7 +50,7 @@ def bind(
     offsets, end = _layout(sizes)
     with (directory / location).open("wb") as data, TileEncoder() as encoder:
         data.truncate(end)
-        for group in _by_tensor(lowered.payloads):
+        for group in _by_tensor(lowered.bindings):
             _write_tensor(data, group, offsets, sources, encoder, advance)
         for key, tensor in constants.items():
             data.seek(offsets[key])
@@ -73,9 +73,9 @@ def check_weight_shapes(lowered: Lowered, sources: Mapping[Owner, TensorSource])
 
     Reads no weights.
     """
-    for payload in lowered.payloads.values():
-        for name, count in pieces(payload.ref, payload.shape[0]):
-            _check_shape(sources[payload.ref.owner], payload.ref.owner, name, (count, *payload.shape[1:]))
+    for binding in lowered.bindings.values():
+        for name, count in pieces(binding.ref, binding.shape[0]):
+            _check_shape(sources[binding.ref.owner], binding.ref.owner, name, (count, *binding.shape[1:]))
 
 
 def size_of(lowered: Lowered) -> int:
@@ -91,7 +91,7 @@ def _constants(model: ir.Model) -> dict[str, ir.TensorProtocol]:
 
 def _sizes(lowered: Lowered) -> dict[str, int]:
     """Bytes of every array of the data file, in order."""
-    weights = {key: payload.stored.bytes for key, payload in lowered.payloads.items()}
+    weights = {key: binding.stored.bytes for key, binding in lowered.bindings.items()}
     return weights | {key: tensor.nbytes for key, tensor in _constants(lowered.model).items()}
 
 
@@ -104,34 +104,34 @@ def _layout(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
     return offsets, end
 
 
-def _by_tensor(payloads: Mapping[str, Payload]) -> list[dict[str, Payload]]:
-    """Payloads that share one checkpoint tensor, or stack of them, and encoding, to be read once."""
-    groups: dict[object, dict[str, Payload]] = {}
-    for key, payload in payloads.items():
-        groups.setdefault((payload.ref, payload.encoding), {})[key] = payload
+def _by_tensor(bindings: Mapping[str, WeightBinding]) -> list[dict[str, WeightBinding]]:
+    """WeightBindings that share one checkpoint tensor, or stack of them, and encoding, to be read once."""
+    groups: dict[object, dict[str, WeightBinding]] = {}
+    for key, binding in bindings.items():
+        groups.setdefault((binding.ref, binding.encoding), {})[key] = binding
     return list(groups.values())
 
 
 def _write_tensor(
     data: BinaryIO,
-    group: Mapping[str, Payload],
+    group: Mapping[str, WeightBinding],
     offsets: Mapping[str, int],
     sources: Mapping[Owner, TensorSource],
     encoder: TileEncoder,
     advance: Advance,
 ) -> None:
     first = next(iter(group.values()))
-    owner, places = first.ref.owner, [(offsets[key], payload.stored.row_bytes) for key, payload in group.items()]
+    owner, places = first.ref.owner, [(offsets[key], binding.stored.row_bytes) for key, binding in group.items()]
     above = 0
     for name, count in pieces(first.ref, first.shape[0]):
         _check_shape(sources[owner], owner, name, (count, *first.shape[1:]))
         start = 0
         for tile in encoder.encode(first.encoding, _chunks(sources[owner], name, (count, *first.shape[1:]))):
             _check_finite(tile, name, f"{owner} checkpoint, rows {start} to {start + tile.rows}")
-            for (offset, row_bytes), payload in zip(places, group.values(), strict=True):
+            for (offset, row_bytes), binding in zip(places, group.values(), strict=True):
                 data.seek(offset + (above + start) * row_bytes)
-                data.write(tile.parts[payload.part].data)
-                advance(tile.parts[payload.part].nbytes)
+                data.write(tile.parts[binding.part].data)
+                advance(tile.parts[binding.part].nbytes)
             start += tile.rows
         above += count
 

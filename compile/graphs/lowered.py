@@ -27,7 +27,7 @@ def pieces(ref: WeightRef, rows: int) -> tuple[tuple[str, int], ...]:
 
 
 @dataclass(frozen=True)
-class Payload:
+class WeightBinding:
     """What fills one initializer: part number `part` of a checkpoint tensor, or of several stacked, under an
     encoding.
     """
@@ -46,19 +46,19 @@ class Payload:
 
 @dataclass(frozen=True)
 class Lowered:
-    """A model in a back-end's operators and the payload of each of its initializers that has no value yet."""
+    """A model in a back-end's operators and the binding of each of its initializers that has no value yet."""
 
     signature: Signature
     model: ir.Model
-    payloads: dict[str, Payload]
+    bindings: dict[str, WeightBinding]
 
 
-class Payloads:
-    """Collects payloads while passes run: gives a weight its encoding and the initializers for its parts."""
+class WeightBindings:
+    """Collects bindings while passes run: gives a weight its encoding and the initializers for its parts."""
 
     def __init__(self, semantic: SemanticModel) -> None:
         self.model, self.weights = semantic.model, semantic.weights
-        self.encoded: dict[str, Payload] = {}
+        self.encoded: dict[str, WeightBinding] = {}
 
     def encode(self, weight: ir.Value, encoding: Encoding) -> list[ir.Value]:
         """The initializers that hold `weight` under `encoding`, made on first use."""
@@ -67,27 +67,27 @@ class Payloads:
         ]
 
     def _initializer(self, weight: ir.Value, encoding: Encoding, index: int) -> ir.Value:
-        payload = Payload(self.weights[str(weight.name)], encoding, static_shape(weight), index)
+        binding = WeightBinding(self.weights[str(weight.name)], encoding, static_shape(weight), index)
         if encoding == Floats():
-            self.encoded[str(weight.name)] = payload
+            self.encoded[str(weight.name)] = binding
             return weight
-        part = payload.stored
+        part = binding.stored
         name = f"{weight.name}{part.suffix or '.' + part.dtype.name.lower()}"
         if name not in self.encoded:
             value = ir.Value(name=name, shape=ir.Shape(part.shape), type=ir.TensorType(part.dtype))
             self.model.graph.initializers.add(value)
-            self.encoded[name] = payload
+            self.encoded[name] = binding
         return self.model.graph.initializers[name]
 
-    def finish(self) -> dict[str, Payload]:
-        """The payload of every initializer of the model that has no value; what no pass encoded is stored as
+    def finish(self) -> dict[str, WeightBinding]:
+        """The binding of every initializer of the model that has no value; what no pass encoded is stored as
         float32.
         """
         empty = [value for value in self.model.graph.initializers.values() if value.const_value is None]
         return {
             str(value.name): (
                 self.encoded.get(str(value.name))
-                or Payload(self.weights[str(value.name)], Floats(), static_shape(value))
+                or WeightBinding(self.weights[str(value.name)], Floats(), static_shape(value))
             )
             for value in empty
         }

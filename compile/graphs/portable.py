@@ -7,7 +7,7 @@ from dflash_compile.export.tracing.graph import Graph
 from . import rings, standard
 from .edit import eliminate_dead_nodes
 from .linear import linear
-from .lowered import Lowered, Payloads
+from .lowered import Lowered, WeightBindings
 from .onnx_graph import to_onnx
 from .positions import Positions
 
@@ -16,7 +16,7 @@ def lower(graph: Graph) -> Lowered:
     """`graph` in standard operators."""
     semantic = to_onnx(graph)
     model = semantic.model
-    payloads = Payloads(semantic)
+    bindings = WeightBindings(semantic)
     positions = Positions(model)
     linear(model)
     standard.standard_linears(model)
@@ -27,4 +27,4 @@ def lower(graph: Graph) -> Lowered:
     rings.ring_attention(model, positions)
     rings.ring_writes(model, positions)
     eliminate_dead_nodes(model)
-    return Lowered(graph.signature, model, payloads.finish())
+    return Lowered(graph.signature, model, bindings.finish())

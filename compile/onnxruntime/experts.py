@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ..graphs.edit import Editor, nodes, replace_node
-from ..graphs.lowered import Payloads, static_shape
+from ..graphs.lowered import WeightBindings, static_shape
 from .expert_weights import blocks_of
 from .precision import Precision
 
@@ -17,7 +17,7 @@ _FAR = -1e4
 _ACCURACY_INT8 = 4
 
 
-def quantised_experts(model: ir.Model, payloads: Payloads, precision: Precision) -> None:
+def quantised_experts(model: ir.Model, bindings: WeightBindings, precision: Precision) -> None:
     """Replace every ChosenExperts. There are none at precisions without blocks: see `expert_weights.py`."""
     for node in nodes(model, "ChosenExperts"):
         x, chosen, gate_up, down, *biases = node.inputs
@@ -29,8 +29,8 @@ def quantised_experts(model: ir.Model, payloads: Payloads, precision: Precision)
         wide, hidden = (second, first) if transposed else (first, second)
         blocks = blocks_of(hidden, wide // 2, precision.linear_bits)
         assert blocks is not None
-        up = payloads.encode(gate_up, replace(blocks, transposed=transposed, halves=concatenated))
-        back = payloads.encode(down, replace(blocks, transposed=transposed))
+        up = bindings.encode(gate_up, replace(blocks, transposed=transposed, halves=concatenated))
+        back = bindings.encode(down, replace(blocks, transposed=transposed))
         first_bias, second_bias = biases or (None, None)
         edit = Editor(model, node)
         depth, values = edit.constant(np.array([experts], np.int64)), edit.constant(np.array([_FAR, 0], np.float32))

@@ -7,7 +7,7 @@ from dflash_compile.export.tracing.graph import Graph
 from ..graphs import rings, standard
 from ..graphs.edit import eliminate_dead_nodes
 from ..graphs.linear import linear
-from ..graphs.lowered import Lowered, Payloads
+from ..graphs.lowered import Lowered, WeightBindings
 from ..graphs.onnx_graph import to_onnx
 from ..graphs.positions import Positions
 from .attention import group_query_attention
@@ -25,7 +25,7 @@ def lower(graph: Graph, precision: Precision) -> Lowered:
     """
     semantic = to_onnx(graph)
     model = semantic.model
-    payloads = Payloads(semantic)
+    bindings = WeightBindings(semantic)
     positions = Positions(model)
     linear(model)
     group_query_attention(model, positions)
@@ -33,13 +33,13 @@ def lower(graph: Graph, precision: Precision) -> Lowered:
     packed_projections(semantic)
     skip_norms(model)
     simplified_norms(model)
-    weighted_linears(model, payloads, precision)
-    weighted_embeddings(model, payloads, precision)
-    quantised_experts(model, payloads, precision)
+    weighted_linears(model, bindings, precision)
+    weighted_embeddings(model, bindings, precision)
+    quantised_experts(model, bindings, precision)
     standard.standard_rotary(model, positions)
     standard.standard_attention(model, positions)
     standard.standard_writes(model, positions)
     rings.ring_attention(model, positions)
     rings.ring_writes(model, positions)
     eliminate_dead_nodes(model)
-    return Lowered(graph.signature, model, payloads.finish())
+    return Lowered(graph.signature, model, bindings.finish())

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from dflash_compile.export.parameter_names import EMBEDDING, HEAD
 
 from ..graphs.edit import Editor, nodes, replace_node
-from ..graphs.lowered import Payloads, static_shape
+from ..graphs.lowered import WeightBindings, static_shape
 from .precision import Precision
 from .quantize import Blocks
 
@@ -17,15 +17,15 @@ from .quantize import Blocks
 _ACCURACY_INT8 = 4
 
 
-def weighted_linears(model: ir.Model, payloads: Payloads, precision: Precision) -> None:
+def weighted_linears(model: ir.Model, bindings: WeightBindings, precision: Precision) -> None:
     """Linear as MatMulNBits, or FusedMatMul where it stays in float32: neither needs the weight transposed."""
     for node in nodes(model, "Linear"):
         x, weight = node.inputs
         assert weight is not None
-        shape, ref = static_shape(weight), payloads.weights[str(weight.name)]
+        shape, ref = static_shape(weight), bindings.weights[str(weight.name)]
         # By its weight, not by its place: a graph of several passes has several heads. A tied one is the embedding.
         encoding = precision.linear(ref, shape, head=ref.tensor in (HEAD, EMBEDDING))
-        stored = payloads.encode(weight, encoding)
+        stored = bindings.encode(weight, encoding)
         attributes = {"transB": 1}
         if isinstance(encoding, Blocks):
             attributes = {
@@ -42,13 +42,13 @@ def weighted_linears(model: ir.Model, payloads: Payloads, precision: Precision) 
         )
 
 
-def weighted_embeddings(model: ir.Model, payloads: Payloads, precision: Precision) -> None:
+def weighted_embeddings(model: ir.Model, bindings: WeightBindings, precision: Precision) -> None:
     """Rows of a half-precision table are cast after they are looked up, so the table is never widened as a whole."""
     encoding = precision.embedding()
-    found = [node for node in nodes(model, "Gather", "") if _is_table(node.inputs[0], payloads.weights.__contains__)]
+    found = [node for node in nodes(model, "Gather", "") if _is_table(node.inputs[0], bindings.weights.__contains__)]
     for node in found:
         edit = Editor(model, node)
-        (table,) = payloads.encode(node.inputs[0], encoding)  # type: ignore[arg-type]
+        (table,) = bindings.encode(node.inputs[0], encoding)  # type: ignore[arg-type]
         if encoding.half:
             rows = edit.one("Gather", [table, node.inputs[1]], {"axis": 0})
             replace_node(node, [edit.one("Cast", [rows], {"to": ir.DataType.FLOAT}, like=node.outputs[0])])

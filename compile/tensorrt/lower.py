@@ -17,7 +17,7 @@ from ..graphs import standard
 from ..graphs.casts import fold_casts
 from ..graphs.edit import eliminate_dead_nodes
 from ..graphs.linear import linear
-from ..graphs.lowered import Lowered, Payloads
+from ..graphs.lowered import Lowered, WeightBindings
 from ..graphs.onnx_graph import SemanticModel
 from ..graphs.positions import Positions
 from ..graphs.static_positions import StaticPositions
@@ -52,11 +52,11 @@ def lower(semantic: SemanticModel, form: Form, signature: Signature, ports: Port
     `semantic` is changed.
     """
     model, precision = semantic.model, form.precision
-    payloads = Payloads(semantic)
+    bindings = WeightBindings(semantic)
     positions = Positions(model) if is_free(signature) else StaticPositions(model)
     linear(model)
-    lower_linears(model, payloads, precision)
-    lower_embeddings(model, payloads, precision)
+    lower_linears(model, bindings, precision)
+    lower_embeddings(model, bindings, precision)
     lower_attention(model, positions, precision.compute, form.folds)
     lower_writes(model, positions, precision.compute)
     standard.standard_rotary(model, positions)
@@ -66,4 +66,4 @@ def lower(semantic: SemanticModel, form: Form, signature: Signature, ports: Port
     fold_casts(model)
     eliminate_dead_nodes(model)
     add_functions(model)
-    return Lowered(signature, model, payloads.finish())
+    return Lowered(signature, model, bindings.finish())

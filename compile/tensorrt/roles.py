@@ -123,7 +123,7 @@ def lower_all(traced: Collection[Traced], options: Options) -> tuple[Engine, ...
 
 def _runs_on_cpu(lowered: Lowered, precision: Precision) -> bool:
     return precision.compute != BF16 and all(
-        payload.stored.dtype != ir.DataType.FLOAT4E2M1 for payload in lowered.payloads.values()
+        binding.stored.dtype != ir.DataType.FLOAT4E2M1 for binding in lowered.bindings.values()
     )
 
 

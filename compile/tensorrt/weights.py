@@ -12,41 +12,41 @@ from dflash_compile.export.parameter_names import EMBEDDING, HEAD
 
 from ..graphs.edit import Editor, nodes, replace_node
 from ..graphs.encoding import Encoding
-from ..graphs.lowered import Payloads, static_shape
+from ..graphs.lowered import WeightBindings, static_shape
 from .attention import cast
 from .encodings import NVFP4_BLOCK, NVFP4_GLOBAL, Blocks4, Cast, NvFp4, Rows8
 from .precisions import Precision
 
 
-def lower_linears(model: ir.Model, payloads: Payloads, precision: Precision) -> None:
+def lower_linears(model: ir.Model, bindings: WeightBindings, precision: Precision) -> None:
     """Linear as MatMul: `exact` weights in float32, all others in the compute dtype."""
     for node in nodes(model, "Linear"):
         x, weight = node.inputs
         assert weight is not None
-        ref = payloads.weights[str(weight.name)]
+        ref = bindings.weights[str(weight.name)]
         encoding = precision.linear(ref, static_shape(weight), head=ref.tensor in (HEAD, EMBEDDING))
         edit = Editor(model, node)
         compute = ir.DataType.FLOAT if ref.exact else precision.compute
         read = edit.one(
-            "Transpose", [_dequantised(edit, payloads.encode(weight, encoding), encoding, compute)], {"perm": [1, 0]}
+            "Transpose", [_dequantised(edit, bindings.encode(weight, encoding), encoding, compute)], {"perm": [1, 0]}
         )
         product = edit.one("MatMul", [cast(edit, x, compute), read])
         product.type, product.shape = ir.TensorType(compute), node.outputs[0].shape
         replace_node(node, [cast(edit, product, ir.DataType.FLOAT, like=node.outputs[0])])
 
 
-def lower_embeddings(model: ir.Model, payloads: Payloads, precision: Precision) -> None:
+def lower_embeddings(model: ir.Model, bindings: WeightBindings, precision: Precision) -> None:
     """Rows of a table in the compute dtype, widened after they are looked up."""
     found = [
         node
         for node in nodes(model, "Gather", "")
-        if node.inputs[0] is not None and str(node.inputs[0].name) in payloads.weights
+        if node.inputs[0] is not None and str(node.inputs[0].name) in bindings.weights
     ]
     for node in found:
         table, ids = node.inputs
         assert table is not None
         edit = Editor(model, node)
-        (stored,) = payloads.encode(table, Cast(precision.compute))
+        (stored,) = bindings.encode(table, Cast(precision.compute))
         rows = edit.one("Gather", [stored, ids], {"axis": 0})
         rows.type, rows.shape = ir.TensorType(precision.compute), node.outputs[0].shape
         replace_node(node, [cast(edit, rows, ir.DataType.FLOAT, like=node.outputs[0])])

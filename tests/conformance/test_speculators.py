@@ -137,9 +137,9 @@ def test_lowered_sliding_layers_look_back_from_the_anchor(target: Path, both_way
 def test_the_reduced_head_is_quantised_as_a_head(both: Pair) -> None:
     """At int4, too, it keeps eight bits, and no row of the rest of the target's head is in the engine."""
     lowered: Lowered = ort_form.lower(both.graphs["draft"], precision_of("int4"))
-    head = [payload for payload in lowered.payloads.values() if payload.ref.tensor == "lm_head.weight"]
-    assert {payload.shape for payload in head} == {(len(IDS), both.drafter.spec.hidden)}
-    assert {payload.encoding for payload in head} == {
+    head = [binding for binding in lowered.bindings.values() if binding.ref.tensor == "lm_head.weight"]
+    assert {binding.shape for binding in head} == {(len(IDS), both.drafter.spec.hidden)}
+    assert {binding.encoding for binding in head} == {
         precision_of("int8").linear(head[0].ref, head[0].shape, head=True)
     }
 

@@ -14,7 +14,7 @@ import torch
 from dflash_compile.compile.graphs import bind as binding
 from dflash_compile.compile.graphs.bind import ALIGNMENT, bind, size_of
 from dflash_compile.compile.graphs.encoding import Encoding, Floats
-from dflash_compile.compile.graphs.lowered import Lowered, Payload, Stack
+from dflash_compile.compile.graphs.lowered import Lowered, Stack, WeightBinding
 from dflash_compile.compile.onnxruntime.quantize import Blocks
 from dflash_compile.export.tracing.graph import WeightRef
 from dflash_compile.export.tracing.signature import Signature
@@ -41,13 +41,13 @@ class Counting:
 def lowered(*wanted: tuple[str, Encoding]) -> Lowered:
     """A graph of nothing but initializers."""
     graph = ir.Graph([], [], nodes=[], opset_imports={"": 24}, name="g")
-    payloads = {}
+    bindings = {}
     for name, encoding in wanted:
         shape = tuple(WEIGHTS[name].shape)
         for index, part in enumerate(encoding.parts(shape)):
             key = f"{name}{part.suffix}"
             graph.initializers.add(ir.Value(name=key, shape=ir.Shape(part.shape), type=ir.TensorType(part.dtype)))
-            payloads[key] = Payload(WeightRef("target", name), encoding, shape, index)
+            bindings[key] = WeightBinding(WeightRef("target", name), encoding, shape, index)
     graph.initializers.add(
         ir.Value(
             name="table",
@@ -56,7 +56,7 @@ def lowered(*wanted: tuple[str, Encoding]) -> Lowered:
             type=ir.TensorType(ir.DataType.FLOAT),
         )
     )
-    return Lowered(Signature("target", (), ()), ir.Model(graph, ir_version=11), payloads)
+    return Lowered(Signature("target", (), ()), ir.Model(graph, ir_version=11), bindings)
 
 
 def read(path: Path) -> dict[str, np.ndarray]:
@@ -102,7 +102,7 @@ def stacked(encoding: Encoding) -> Lowered:
         form.model.graph.initializers.add(
             ir.Value(name=f"s{part.suffix}", shape=ir.Shape(part.shape), type=ir.TensorType(part.dtype))
         )
-        form.payloads[f"s{part.suffix}"] = Payload(STACK, encoding, (57, 64), index)
+        form.bindings[f"s{part.suffix}"] = WeightBinding(STACK, encoding, (57, 64), index)
     return form
 
 

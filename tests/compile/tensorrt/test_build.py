@@ -119,7 +119,7 @@ def test_a_bundle_of_narrow_floats(
     real = tensorrt.bind
 
     def bind(lowered: Lowered, *arguments: object) -> Path:
-        dtypes.append({payload.stored.dtype.name for payload in lowered.payloads.values()})
+        dtypes.append({binding.stored.dtype.name for binding in lowered.bindings.values()})
         return real(lowered, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(tensorrt, "bind", bind)
