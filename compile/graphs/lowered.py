@@ -14,7 +14,7 @@ from .onnx_graph import SemanticModel
 
 
 @dataclass(frozen=True)
-class Stack(WeightRef):
+class StackedWeight(WeightRef):
     """Tensors of one checkpoint, one above the other, as one weight; `tensor` is a name for all of them."""
 
     pieces: tuple[tuple[str, int], ...] = ()
@@ -23,7 +23,7 @@ class Stack(WeightRef):
 
 def pieces(ref: WeightRef, rows: int) -> tuple[tuple[str, int], ...]:
     """The tensors that make up a weight of `rows` rows, each with its own rows, from the top."""
-    return ref.pieces if isinstance(ref, Stack) else ((ref.tensor, rows),)
+    return ref.pieces if isinstance(ref, StackedWeight) else ((ref.tensor, rows),)
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ..graphs.edit import Editor, made_by, nodes
-from ..graphs.lowered import Stack, static_shape
+from ..graphs.lowered import StackedWeight, static_shape
 from ..graphs.onnx_graph import SemanticModel
 from ..graphs.semantics import DOMAIN
 
 
 def packed_projections(semantic: SemanticModel) -> None:
-    """Stack the weights of projections that read the same rows and serve one attention only.
+    """StackedWeight the weights of projections that read the same rows and serve one attention only.
 
     To be run before weights are encoded.
     """
@@ -39,7 +39,7 @@ def _pack(semantic: SemanticModel, attention: ir.Node, linears: list[ir.Node]) -
     shapes = [static_shape(weight) for weight in weights]  # type: ignore[arg-type]
     rows, width = sum(shape[0] for shape in shapes), shapes[0][1]
     pieces = tuple((ref.tensor, shape[0]) for ref, shape in zip(refs, shapes, strict=True))
-    stack = Stack(refs[0].owner, "+".join(ref.tensor for ref in refs), refs[0].exact, pieces)
+    stack = StackedWeight(refs[0].owner, "+".join(ref.tensor for ref in refs), refs[0].exact, pieces)
     weight = ir.Value(name=f"{stack.owner}.{stack.tensor}", shape=ir.Shape([rows, width]), type=weights[0].type)  # type: ignore[union-attr]
     semantic.model.graph.initializers.add(weight)
     semantic.weights[str(weight.name)] = stack

@@ -14,7 +14,7 @@ import torch
 from dflash_compile.compile.graphs import bind as binding
 from dflash_compile.compile.graphs.bind import ALIGNMENT, bind, size_of
 from dflash_compile.compile.graphs.encoding import Encoding, Floats
-from dflash_compile.compile.graphs.lowered import Lowered, Stack, WeightBinding
+from dflash_compile.compile.graphs.lowered import Lowered, StackedWeight, WeightBinding
 from dflash_compile.compile.onnxruntime.quantize import Blocks
 from dflash_compile.export.tracing.graph import WeightRef
 from dflash_compile.export.tracing.signature import Signature
@@ -92,7 +92,7 @@ def test_a_tensor_passes_in_chunks_and_is_read_once(tmp_path: Path, monkeypatch:
     np.testing.assert_array_equal(found["a.int4"], Blocks(4, 32).encode(WEIGHTS["a"])[0])
 
 
-STACK = Stack("target", "a+c", pieces=(("a", 37), ("c", 20)))
+STACK = StackedWeight("target", "a+c", pieces=(("a", 37), ("c", 20)))
 
 
 def stacked(encoding: Encoding) -> Lowered:
