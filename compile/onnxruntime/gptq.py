@@ -14,7 +14,7 @@ import torch
 
 from ..graphs.encoding import Array
 from .hessians import Moments
-from .quantize import Blocks, fitted4, packed4, whole_blocks
+from .quantize import Blocks, fitted4, packed4, pad_to_groups
 
 _PANEL = 64
 """columns whose losses reach the rest of the row in one product"""
@@ -43,7 +43,7 @@ def _rounded(rows: torch.Tensor, factor: torch.Tensor, block: int) -> tuple[torc
     scales, zeros, levels = [], [], []
     for start in range(0, width, block):
         stop = min(start + block, width)
-        scale, zero, _ = fitted4(whole_blocks(rest[:, start:stop], block))
+        scale, zero, _ = fitted4(pad_to_groups(rest[:, start:stop], block))
         scales.append(scale)
         zeros.append(zero)
         chosen = [

@@ -56,7 +56,7 @@ class Blocks:
 
     def encode(self, rows: torch.Tensor) -> tuple[Array, ...]:
         """Quantise rows [n, K]; rounding to nearest, every block on its own."""
-        blocks = whole_blocks(rows.to(torch.float32), self.block)
+        blocks = pad_to_groups(rows.to(torch.float32), self.block)
         return _symmetric8(blocks) if self.bits == 8 else _asymmetric4(blocks)
 
     def decode(self, parts: tuple[Array, ...]) -> torch.Tensor:
@@ -68,7 +68,7 @@ class Blocks:
         return ((_unpack4(data).float() - zeros) * scales).flatten(1)
 
 
-def whole_blocks(rows: torch.Tensor, block: int) -> torch.Tensor:
+def pad_to_groups(rows: torch.Tensor, block: int) -> torch.Tensor:
     """Rows [n, K] as blocks [n, blocks, block].
 
     Zeros, which fill up the last one, change no block's range and no rounding.
