@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class Part:
+class StoredArray:
     """One stored array of an encoded tensor."""
 
     suffix: str
@@ -44,7 +44,7 @@ class Encoding(Protocol):
     TILED: ClassVar[bool]
     """whether a few rows at once are no dearer by the row than many"""
 
-    def parts(self, shape: Shape) -> tuple[Part, ...]:
+    def parts(self, shape: Shape) -> tuple[StoredArray, ...]:
         """The parts of a tensor of this shape."""
         ...
 
@@ -60,9 +60,9 @@ class Floats:
     TILED: ClassVar[bool] = True
     half: bool = False
 
-    def parts(self, shape: Shape) -> tuple[Part, ...]:
+    def parts(self, shape: Shape) -> tuple[StoredArray, ...]:
         """One part of the tensor's own shape."""
-        return (Part("", ir.DataType.FLOAT16 if self.half else ir.DataType.FLOAT, shape),)
+        return (StoredArray("", ir.DataType.FLOAT16 if self.half else ir.DataType.FLOAT, shape),)
 
     def encode(self, rows: torch.Tensor) -> tuple[Array, ...]:
         """The rows, cast."""

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from dflash_compile.export.tracing.graph import WeightRef
 from dflash_compile.export.tracing.signature import Signature
 
-from .encoding import Encoding, Floats, Part, Shape
+from .encoding import Encoding, Floats, Shape, StoredArray
 from .onnx_graph import SemanticModel
 
 
@@ -39,7 +39,7 @@ class WeightBinding:
     part: int = 0
 
     @property
-    def stored(self) -> Part:
+    def stored(self) -> StoredArray:
         """The array to be stored."""
         return self.encoding.parts(self.shape)[self.part]
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import onnx_ir as ir
 import torch
 
-from ..graphs.encoding import Array, Part, Shape
+from ..graphs.encoding import Array, Shape, StoredArray
 from .precision import Precision
 
 _BLOCKS = {8: (64, 32, 16), 4: (32, 16)}
@@ -34,11 +34,11 @@ class ExpertBlocks:
     halves: bool = False
     """rows come as two halves, and are stored by turns"""
 
-    def parts(self, shape: Shape) -> tuple[Part, ...]:
+    def parts(self, shape: Shape) -> tuple[StoredArray, ...]:
         """Quantised data and scales."""
         experts, n, k = (shape[0], shape[2], shape[1]) if self.transposed else shape
-        data = Part(f".int{self.bits}", ir.DataType.UINT8, (experts, n, k * self.bits // 8))
-        return data, Part(".scales", ir.DataType.FLOAT, (experts, n, k // self.block))
+        data = StoredArray(f".int{self.bits}", ir.DataType.UINT8, (experts, n, k * self.bits // 8))
+        return data, StoredArray(".scales", ir.DataType.FLOAT, (experts, n, k // self.block))
 
     def encode(self, rows: torch.Tensor) -> tuple[Array, ...]:
         """Quantise whole experts [e, …]; rounding to nearest, every block on its own."""

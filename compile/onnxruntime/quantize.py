@@ -15,7 +15,7 @@ from typing import ClassVar
 import onnx_ir as ir
 import torch
 
-from ..graphs.encoding import Array, Part, Shape
+from ..graphs.encoding import Array, StoredArray, Shape
 from .options import GROUPS
 
 _BLOCKS = (256, 128, 64, 32, 16)
@@ -45,13 +45,13 @@ class Blocks:
     bits: int
     block: int
 
-    def parts(self, shape: Shape) -> tuple[Part, ...]:
+    def parts(self, shape: Shape) -> tuple[StoredArray, ...]:
         """Quantised data, scales and, for 4 bits, zero points."""
         n, k = shape
         blocks = -(-k // self.block)
-        data = Part(f".int{self.bits}", ir.DataType.UINT8, (n, blocks, self.block * self.bits // 8))
-        scales = Part(".scales", ir.DataType.FLOAT, (n, blocks))
-        zeros = Part(".zeros", ir.DataType.UINT8, (n, (blocks + 1) // 2))
+        data = StoredArray(f".int{self.bits}", ir.DataType.UINT8, (n, blocks, self.block * self.bits // 8))
+        scales = StoredArray(".scales", ir.DataType.FLOAT, (n, blocks))
+        zeros = StoredArray(".zeros", ir.DataType.UINT8, (n, (blocks + 1) // 2))
         return (data, scales) if self.bits == 8 else (data, scales, zeros)
 
     def encode(self, rows: torch.Tensor) -> tuple[Array, ...]:

@@ -12,7 +12,7 @@ from typing import ClassVar
 import onnx_ir as ir
 import torch
 
-from ..graphs.encoding import Array, Part, Shape
+from ..graphs.encoding import Array, StoredArray, Shape
 
 TORCH = {ir.DataType.FLOAT: torch.float32, ir.DataType.FLOAT16: torch.float16, ir.DataType.BFLOAT16: torch.bfloat16}
 _INT4_BLOCKS = (128, 64, 32)
@@ -52,9 +52,9 @@ class Cast:
     TILED: ClassVar[bool] = True
     dtype: ir.DataType
 
-    def parts(self, shape: Shape) -> tuple[Part, ...]:
+    def parts(self, shape: Shape) -> tuple[StoredArray, ...]:
         """One part of the tensor's own shape."""
-        return (Part(f".{self.dtype.name.lower()}", self.dtype, shape),)
+        return (StoredArray(f".{self.dtype.name.lower()}", self.dtype, shape),)
 
     def encode(self, rows: torch.Tensor) -> tuple[Array, ...]:
         """The rows, cast."""
@@ -69,12 +69,14 @@ class Rows8:
     scale_dtype: ir.DataType
     floating: bool = False
 
-    def parts(self, shape: Shape) -> tuple[Part, ...]:
+    def parts(self, shape: Shape) -> tuple[StoredArray, ...]:
         """Levels [N, K] and scales [N]."""
         data = (
-            Part(".fp8", ir.DataType.FLOAT8E4M3FN, shape) if self.floating else Part(".int8", ir.DataType.INT8, shape)
+            StoredArray(".fp8", ir.DataType.FLOAT8E4M3FN, shape)
+            if self.floating
+            else StoredArray(".int8", ir.DataType.INT8, shape)
         )
-        return (data, Part(f"{data.suffix}_scales", self.scale_dtype, shape[:1]))
+        return (data, StoredArray(f"{data.suffix}_scales", self.scale_dtype, shape[:1]))
 
     def encode(self, rows: torch.Tensor) -> tuple[Array, ...]:
         """Quantise rows [n, K], every row on its own."""
@@ -94,11 +96,11 @@ class Blocks4:
     block: int
     scale_dtype: ir.DataType
 
-    def parts(self, shape: Shape) -> tuple[Part, ...]:
+    def parts(self, shape: Shape) -> tuple[StoredArray, ...]:
         """Levels [N, K], two to a byte, and scales [N, K / block]."""
         return (
-            Part(".int4", ir.DataType.INT4, shape),
-            Part(".int4_scales", self.scale_dtype, (shape[0], shape[1] // self.block)),
+            StoredArray(".int4", ir.DataType.INT4, shape),
+            StoredArray(".int4_scales", self.scale_dtype, (shape[0], shape[1] // self.block)),
         )
 
     def encode(self, rows: torch.Tensor) -> tuple[Array, ...]:
@@ -115,11 +117,11 @@ class NvFp4:
 
     TILED: ClassVar[bool] = True
 
-    def parts(self, shape: Shape) -> tuple[Part, ...]:
+    def parts(self, shape: Shape) -> tuple[StoredArray, ...]:
         """Levels [N, K], two to a byte, and scales [N, K / 16]."""
         return (
-            Part(".fp4", ir.DataType.FLOAT4E2M1, shape),
-            Part(".fp4_scales", ir.DataType.FLOAT8E4M3FN, (shape[0], shape[1] // NVFP4_BLOCK)),
+            StoredArray(".fp4", ir.DataType.FLOAT4E2M1, shape),
+            StoredArray(".fp4_scales", ir.DataType.FLOAT8E4M3FN, (shape[0], shape[1] // NVFP4_BLOCK)),
         )
 
     def encode(self, rows: torch.Tensor) -> tuple[Array, ...]:
