@@ -21,7 +21,7 @@ _BLOCKS = {8: (64, 32, 16), 4: (32, 16)}
 
 
 @dataclass(frozen=True)
-class ExpertBlocks:
+class ExpertGroups:
     """Weights [E, N, K] of experts in blocks of `block` numbers along K, symmetric around the middle of `bits`; stored
     by rows of N whatever the layout.
     """
@@ -55,7 +55,7 @@ class ExpertBlocks:
         return packed.contiguous().numpy(), scale.contiguous().numpy()
 
 
-def expert_blocks(config: Any, precision: Precision) -> ExpertBlocks | None:
+def expert_blocks(config: Any, precision: Precision) -> ExpertGroups | None:
     """How the experts of a target are stored where they run in the sparse form; None where they run densely, or where
     there are none.
 
@@ -67,10 +67,10 @@ def expert_blocks(config: Any, precision: Precision) -> ExpertBlocks | None:
     return blocks_of(*widths, precision.linear_bits)
 
 
-def blocks_of(hidden: int, inner: int, bits: int) -> ExpertBlocks | None:
-    """Blocks that divide both widths of an expert."""
+def blocks_of(hidden: int, inner: int, bits: int) -> ExpertGroups | None:
+    """IntGroups that divide both widths of an expert."""
     block = next((block for block in _BLOCKS[bits] if hidden % block == 0 and inner % block == 0), None)
-    return None if block is None else ExpertBlocks(bits, block)
+    return None if block is None else ExpertGroups(bits, block)
 
 
 def _widths(config: Any) -> tuple[int, int] | None:
@@ -82,7 +82,7 @@ def _widths(config: Any) -> tuple[int, int] | None:
     return hidden, getattr(config, "moe_intermediate_size", None) or config.intermediate_size
 
 
-def form_of(experts: int, used: int, blocks: ExpertBlocks | None) -> str | None:
+def form_of(experts: int, used: int, blocks: ExpertGroups | None) -> str | None:
     """The form in words, or None for a target without experts."""
     if not experts:
         return None

@@ -2,7 +2,7 @@
 
 Columns are rounded one after the other, and what each loses is made up for in those still to come, as far as the inputs
 of the layer go together. Scales and zero points of a block are fitted to what its weights have become by then. The
-layout is that of `quantize.Blocks`.
+layout is that of `quantize.IntGroups`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import torch
 
 from ..graphs.encoding import Array
 from .hessians import Moments
-from .quantize import Blocks, fitted4, packed4, pad_to_groups
+from .quantize import IntGroups, fitted4, packed4, pad_to_groups
 
 _PANEL = 64
 """columns whose losses reach the rest of the row in one product"""
 
 
 @dataclass(frozen=True)
-class CalibratedBlocks(Blocks):
-    """`Blocks` of four bits of the checkpoint's `tensor`, rounded for the inputs that `moments` knows."""
+class GptqGroups(IntGroups):
+    """`IntGroups` of four bits of the checkpoint's `tensor`, rounded for the inputs that `moments` knows."""
 
     TILED: ClassVar[bool] = False  # columns are rounded one by one, whatever the number of rows
     tensor: str = ""

@@ -8,10 +8,10 @@ from dflash_compile.export.tracing.graph import WeightRef
 
 from ..graphs.encoding import Encoding, Floats, Shape
 from ..graphs.lowered import pieces
-from .gptq import CalibratedBlocks
+from .gptq import GptqGroups
 from .hessians import Moments
 from .options import GROUPS
-from .quantize import Blocks, block_for
+from .quantize import IntGroups, block_for
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Precision:
             return Floats()
         if bits == 4 and self.moments is not None and ref.owner == "target":
             # Stacked tensors read the same rows.
-            return CalibratedBlocks(bits, block, pieces(ref, shape[0])[0][0], self.moments)
-        return Blocks(bits, block)
+            return GptqGroups(bits, block, pieces(ref, shape[0])[0][0], self.moments)
+        return IntGroups(bits, block)
 
     def embedding(self) -> Floats:
         """How to store a table that rows are looked up in."""

@@ -15,7 +15,7 @@ from typing import ClassVar
 import onnx_ir as ir
 import torch
 
-from ..graphs.encoding import Array, StoredArray, Shape
+from ..graphs.encoding import Array, Shape, StoredArray
 from .options import GROUPS
 
 _BLOCKS = (256, 128, 64, 32, 16)
@@ -35,7 +35,7 @@ def block_for(width: int, most: int = GROUPS[0]) -> int | None:
 
 
 @dataclass(frozen=True)
-class Blocks:
+class IntGroups:
     """A weight [N, K] in blocks of `block` numbers along K, each `bits` wide (8 or 4).
 
     The last block of a row is filled up with zeros.

@@ -17,7 +17,7 @@ from dflash_compile.export.tracing.signature import Signature
 from dflash_compile.export.tracing.trace import EXACT
 
 from ..graphs.encoding import Encoding, Floats, Shape
-from .expert_weights import ExpertBlocks, expert_blocks
+from .expert_weights import ExpertGroups, expert_blocks
 from .precision import Precision
 
 FLOAT = 4
@@ -42,7 +42,7 @@ def target_bytes(outline: TargetOutline, precision: Precision) -> int:
     )
 
 
-def sparse_blocks(outline: TargetOutline, precision: Precision) -> ExpertBlocks | None:
+def sparse_blocks(outline: TargetOutline, precision: Precision) -> ExpertGroups | None:
     """How experts are stored that run in the sparse form; None for those that do not."""
     return expert_blocks(outline.config, precision) if outline.sparse_experts else None
 

@@ -11,7 +11,7 @@ from dflash_compile.export.parameter_names import EMBEDDING, HEAD
 from ..graphs.edit import Editor, nodes, replace_node
 from ..graphs.lowered import WeightBindings, static_shape
 from .precision import Precision
-from .quantize import Blocks
+from .quantize import IntGroups
 
 # The kernel quantises activations to int8, block by block of each row, so rows do not depend on one another.
 _ACCURACY_INT8 = 4
@@ -27,7 +27,7 @@ def weighted_linears(model: ir.Model, bindings: WeightBindings, precision: Preci
         encoding = precision.linear(ref, shape, head=ref.tensor in (HEAD, EMBEDDING))
         stored = bindings.encode(weight, encoding)
         attributes = {"transB": 1}
-        if isinstance(encoding, Blocks):
+        if isinstance(encoding, IntGroups):
             attributes = {
                 "K": shape[1],
                 "N": shape[0],
@@ -35,7 +35,7 @@ def weighted_linears(model: ir.Model, bindings: WeightBindings, precision: Preci
                 "block_size": encoding.block,
                 "accuracy_level": _ACCURACY_INT8,
             }
-        op = "MatMulNBits" if isinstance(encoding, Blocks) else "FusedMatMul"
+        op = "MatMulNBits" if isinstance(encoding, IntGroups) else "FusedMatMul"
         replace_node(
             node,
             [Editor(model, node).one(op, [x, *stored], attributes, domain="com.microsoft", like=node.outputs[0])],

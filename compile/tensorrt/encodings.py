@@ -12,7 +12,7 @@ from typing import ClassVar
 import onnx_ir as ir
 import torch
 
-from ..graphs.encoding import Array, StoredArray, Shape
+from ..graphs.encoding import Array, Shape, StoredArray
 
 TORCH = {ir.DataType.FLOAT: torch.float32, ir.DataType.FLOAT16: torch.float16, ir.DataType.BFLOAT16: torch.bfloat16}
 _INT4_BLOCKS = (128, 64, 32)
@@ -89,7 +89,7 @@ class Rows8:
 
 
 @dataclass(frozen=True)
-class Blocks4:
+class Int4Groups:
     """int4 in blocks of `block` numbers along K."""
 
     TILED: ClassVar[bool] = True

@@ -11,7 +11,7 @@ from dflash_compile.export.tracing.graph import WeightRef
 from dflash_compile.export.tracing.signature import Dtype
 
 from ..graphs.encoding import Encoding, Shape
-from .encodings import NVFP4_BLOCK, Blocks4, Cast, NvFp4, Rows8, int4_block
+from .encodings import NVFP4_BLOCK, Cast, Int4Groups, NvFp4, Rows8, int4_block
 
 FP16, BF16, FP32 = ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT
 
@@ -51,7 +51,7 @@ def _int8(_width: int) -> Encoding:
 
 def _int4(width: int) -> Encoding | None:
     block = int4_block(width)
-    return None if block is None else Blocks4(block, FP16)
+    return None if block is None else Int4Groups(block, FP16)
 
 
 def _fp8(_width: int) -> Encoding:

@@ -14,7 +14,7 @@ from ..graphs.edit import Editor, nodes, replace_node
 from ..graphs.encoding import Encoding
 from ..graphs.lowered import WeightBindings, static_shape
 from .attention import cast
-from .encodings import NVFP4_BLOCK, NVFP4_GLOBAL, Blocks4, Cast, NvFp4, Rows8
+from .encodings import NVFP4_BLOCK, NVFP4_GLOBAL, Cast, Int4Groups, NvFp4, Rows8
 from .precisions import Precision
 
 
@@ -57,7 +57,7 @@ def _dequantised(edit: Editor, stored: list[ir.Value], encoding: Encoding, compu
     match encoding:
         case Rows8():
             return _read(edit, stored, {"axis": 0}, compute)
-        case Blocks4(block=block):
+        case Int4Groups(block=block):
             return _read(edit, stored, {"axis": 1, "block_size": block}, compute)
         case NvFp4():
             unit = edit.constant(

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
 from dflash_compile.compile.graphs.encoding import Floats
-from dflash_compile.compile.onnxruntime.expert_weights import ExpertBlocks, expert_blocks
+from dflash_compile.compile.onnxruntime.expert_weights import ExpertGroups, expert_blocks
 from dflash_compile.compile.onnxruntime.precision import Precision, precision_of
 from dflash_compile.export import open_target
 from dflash_compile.export.checkpoints.checkpoint import TargetCheckpoint
@@ -67,7 +67,7 @@ def _logits(target: TargetCheckpoint, folder: Path) -> np.ndarray:
         return kind.from_pretrained(folder, dtype=torch.float32).eval()(torch.tensor([TOKENS])).logits[0].numpy()
 
 
-def _decoded(name: str, value: torch.Tensor, blocks: ExpertBlocks, family: str) -> torch.Tensor:
+def _decoded(name: str, value: torch.Tensor, blocks: ExpertGroups, family: str) -> torch.Tensor:
     """`value` as the numbers it is stored as."""
     if ".experts." not in name or value.ndim < 2 or "bias" in name:
         return value
@@ -132,4 +132,4 @@ def test_rows_are_the_same_bits_whatever_comes_with_them(
 
 def test_the_form_follows_precision_and_widths(target: TargetCheckpoint) -> None:
     assert expert_blocks(target.config, precision_of("fp32")) is None
-    assert expert_blocks(target.config, precision_of("int4")) == ExpertBlocks(4, 32)
+    assert expert_blocks(target.config, precision_of("int4")) == ExpertGroups(4, 32)

@@ -13,7 +13,7 @@ import torch
 from forms import Cached, bound, load_target, ort_call
 
 from dflash_compile.compile.onnxruntime.precision import precision_of
-from dflash_compile.compile.onnxruntime.quantize import Blocks
+from dflash_compile.compile.onnxruntime.quantize import IntGroups
 from dflash_compile.export import open_target
 from dflash_compile.export.checkpoints.checkpoint import TargetCheckpoint
 from dflash_compile.export.tracing.graph import Graph, WeightRef
@@ -54,7 +54,7 @@ def stored(target: TargetCheckpoint, name: str) -> dict[str, torch.Tensor]:
         head = weight == "lm_head.weight"
         if len(shape) == 2 and not weight.endswith("embed_tokens.weight"):
             encoding = precision.linear(WeightRef("target", weight), shape, head)
-            assert isinstance(encoding, Blocks)
+            assert isinstance(encoding, IntGroups)
             weights[weight] = encoding.decode(encoding.encode(target.read(weight)))
     return weights
 

@@ -15,7 +15,7 @@ from dflash_compile.compile.graphs import bind as binding
 from dflash_compile.compile.graphs.bind import ALIGNMENT, bind, size_of
 from dflash_compile.compile.graphs.encoding import Encoding, Floats
 from dflash_compile.compile.graphs.lowered import Lowered, StackedWeight, WeightBinding
-from dflash_compile.compile.onnxruntime.quantize import Blocks
+from dflash_compile.compile.onnxruntime.quantize import IntGroups
 from dflash_compile.export.tracing.graph import WeightRef
 from dflash_compile.export.tracing.signature import Signature
 from dflash_compile.runtime.errors import BuildError
@@ -64,7 +64,7 @@ def read(path: Path) -> dict[str, np.ndarray]:
 
 
 def test_every_part_is_found_at_its_place(tmp_path: Path) -> None:
-    encoding = Blocks(4, 32)
+    encoding = IntGroups(4, 32)
     form = lowered(("a", encoding), ("b", Floats()))
     stored = size_of(form)
     found = read(bind(form, {"target": Counting(WEIGHTS)}, tmp_path, "g.onnx"))
@@ -76,7 +76,7 @@ def test_every_part_is_found_at_its_place(tmp_path: Path) -> None:
 
 
 def test_references_are_relative_and_aligned(tmp_path: Path) -> None:
-    path = bind(lowered(("a", Blocks(8, 64)), ("b", Floats())), {"target": Counting(WEIGHTS)}, tmp_path, "g.onnx")
+    path = bind(lowered(("a", IntGroups(8, 64)), ("b", Floats())), {"target": Counting(WEIGHTS)}, tmp_path, "g.onnx")
     for tensor in onnx.load(path, load_external_data=False).graph.initializer:
         where = {entry.key: entry.value for entry in tensor.external_data}
         assert where["location"] == "g.onnx.data"
@@ -87,9 +87,9 @@ def test_references_are_relative_and_aligned(tmp_path: Path) -> None:
 def test_a_tensor_passes_in_chunks_and_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(binding, "CHUNK_BYTES", 10 * 64 * 4)
     source = Counting(WEIGHTS)
-    found = read(bind(lowered(("a", Blocks(4, 32))), {"target": source}, tmp_path, "g.onnx"))
+    found = read(bind(lowered(("a", IntGroups(4, 32))), {"target": source}, tmp_path, "g.onnx"))
     assert source.reads == [("a", 10), ("a", 10), ("a", 10), ("a", 7)]
-    np.testing.assert_array_equal(found["a.int4"], Blocks(4, 32).encode(WEIGHTS["a"])[0])
+    np.testing.assert_array_equal(found["a.int4"], IntGroups(4, 32).encode(WEIGHTS["a"])[0])
 
 
 STACK = StackedWeight("target", "a+c", pieces=(("a", 37), ("c", 20)))
@@ -106,7 +106,7 @@ def stacked(encoding: Encoding) -> Lowered:
     return form
 
 
-@pytest.mark.parametrize("encoding", [Floats(), Blocks(8, 64), Blocks(4, 32)])
+@pytest.mark.parametrize("encoding", [Floats(), IntGroups(8, 64), IntGroups(4, 32)])
 def test_a_stack_is_its_tensors_one_above_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: Encoding
 ) -> None:
@@ -136,7 +136,7 @@ def test_progress_adds_up_to_every_byte_written(tmp_path: Path) -> None:
     assert sum(steps) == total
 
 
-@pytest.mark.parametrize("encoding", [Floats(), Floats(half=True), Blocks(8, 32), Blocks(4, 32)])
+@pytest.mark.parametrize("encoding", [Floats(), Floats(half=True), IntGroups(8, 32), IntGroups(4, 32)])
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), 1e5])
 def test_a_number_that_an_engine_cannot_hold_is_refused(tmp_path: Path, encoding: Encoding, number: float) -> None:
     weights = {"a": WEIGHTS["a"].clone()}

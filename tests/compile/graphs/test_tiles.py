@@ -10,11 +10,19 @@ import torch
 from dflash_compile.compile.graphs import tiles as tiling
 from dflash_compile.compile.graphs.encoding import Floats
 from dflash_compile.compile.graphs.tiles import TileEncoder, tiles
-from dflash_compile.compile.onnxruntime.quantize import Blocks
-from dflash_compile.compile.tensorrt.encodings import Blocks4, NvFp4, Rows8
+from dflash_compile.compile.onnxruntime.quantize import IntGroups
+from dflash_compile.compile.tensorrt.encodings import Int4Groups, NvFp4, Rows8
 
 HALF = ir.DataType.FLOAT16
-ENCODINGS = [Floats(), Floats(half=True), Blocks(8, 64), Blocks(4, 32), Blocks(4, 128), Rows8(HALF), Blocks4(64, HALF)]
+ENCODINGS = [
+    Floats(),
+    Floats(half=True),
+    IntGroups(8, 64),
+    IntGroups(4, 32),
+    IntGroups(4, 128),
+    Rows8(HALF),
+    Int4Groups(64, HALF),
+]
 
 
 @pytest.fixture(params=[1, 3])

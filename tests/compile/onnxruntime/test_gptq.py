@@ -17,10 +17,10 @@ from tokenizers import Tokenizer
 
 from dflash_compile.compile.build import BuildOptions, build
 from dflash_compile.compile.calibration_text import Calibration, from_file
-from dflash_compile.compile.onnxruntime.gptq import CalibratedBlocks
+from dflash_compile.compile.onnxruntime.gptq import GptqGroups
 from dflash_compile.compile.onnxruntime.hessians import Moments, _factor
 from dflash_compile.compile.onnxruntime.precision import precision_of
-from dflash_compile.compile.onnxruntime.quantize import Blocks
+from dflash_compile.compile.onnxruntime.quantize import IntGroups
 from dflash_compile.export import open_drafter, open_target
 from dflash_compile.export.checkpoints.checkpoint import DrafterCheckpoint, TargetCheckpoint
 from dflash_compile.export.checkpoints.torch_model import load_model
@@ -92,7 +92,7 @@ def by_elimination(
 @pytest.mark.parametrize("seed", [0, 1])
 def test_outputs_lose_less_than_when_every_block_is_rounded_alone(block: int, seed: int) -> None:
     moment, weight = moment_of(WIDTH, seed), torch.randn(24, WIDTH, generator=torch.Generator().manual_seed(seed))
-    alone, known = Blocks(4, block), CalibratedBlocks(4, block, "weight", Known(moment))
+    alone, known = IntGroups(4, block), GptqGroups(4, block, "weight", Known(moment))
     before, after = (lost(moment, weight, encoding.decode(encoding.encode(weight))) for encoding in (alone, known))
     assert after.sum() < 0.6 * before.sum()
     assert (after < before).float().mean() > 0.9
@@ -102,7 +102,7 @@ def test_levels_are_those_of_elimination_column_by_column() -> None:
     """Given the scales and zero points that were chosen, which depend on what columns before have left."""
     moment, weight, block = moment_of(160), torch.randn(6, 160, generator=torch.Generator().manual_seed(3)), 32
     moments = Known(moment)
-    encoding = CalibratedBlocks(4, block, "weight", moments)
+    encoding = GptqGroups(4, block, "weight", moments)
     data, scales, zeros = encoding.encode(weight)
     levels = np.stack([data & 15, data >> 4], -1).reshape(6, 160)
     middles = np.stack([zeros & 15, zeros >> 4], -1).reshape(6, -1).astype(np.float64)
@@ -119,7 +119,7 @@ def test_levels_are_those_of_elimination_column_by_column() -> None:
 @pytest.mark.parametrize("block", [32, 128])
 def test_rows_are_rounded_on_their_own_and_stored_like_others(block: int) -> None:
     """But for the order in which a product of more rows is summed."""
-    encoding, weight = CalibratedBlocks(4, block, "weight", Known(moment_of(WIDTH))), torch.randn(10, WIDTH)
+    encoding, weight = GptqGroups(4, block, "weight", Known(moment_of(WIDTH))), torch.randn(10, WIDTH)
     whole, pieces = encoding.encode(weight), [encoding.encode(weight[start : start + 3]) for start in range(0, 10, 3)]
     for index, part in enumerate(encoding.parts((10, WIDTH))):
         together = np.concatenate([piece[index] for piece in pieces])
@@ -131,8 +131,8 @@ def test_rows_are_rounded_on_their_own_and_stored_like_others(block: int) -> Non
 def test_a_layer_nothing_is_known_of_is_rounded_alone() -> None:
     weight = torch.randn(4, WIDTH)
     for found, wanted in zip(
-        CalibratedBlocks(4, 32, "unknown", Known(moment_of(WIDTH))).encode(weight),
-        Blocks(4, 32).encode(weight),
+        GptqGroups(4, 32, "unknown", Known(moment_of(WIDTH))).encode(weight),
+        IntGroups(4, 32).encode(weight),
         strict=True,
     ):
         np.testing.assert_array_equal(found, wanted)
@@ -294,7 +294,7 @@ def test_every_layer_that_has_four_bits_is_known(family: str, tmp_path: Path) ->
     assert len(names) >= 4 * target.spec.layers
     for name in names:
         shape = target.tensors.shapes()[name]
-        if isinstance(precision.linear(WeightRef("target", name), shape, head=False), Blocks):
+        if isinstance(precision.linear(WeightRef("target", name), shape, head=False), IntGroups):
             factor = moments.factor(name)
             assert factor is not None, name
             assert factor.shape == (shape[1], shape[1])

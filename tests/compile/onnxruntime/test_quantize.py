@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from dflash_compile.compile.onnxruntime.quantize import Blocks, block_for
+from dflash_compile.compile.onnxruntime.quantize import IntGroups, block_for
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_blocks_are_no_larger_than_asked_for(width: int, most: int, block: int) 
 @given(bits=st.sampled_from([4, 8]), scale=st.floats(1e-6, 1e4), shift=st.floats(-3, 3), seed=st.integers(0, 1000))
 def test_the_error_is_at_most_half_a_step(bits: int, scale: float, shift: float, seed: int) -> None:
     weight = (torch.randn(3, 64, generator=torch.Generator().manual_seed(seed)) + shift) * scale
-    encoding = Blocks(bits, 32)
+    encoding = IntGroups(bits, 32)
     parts = encoding.encode(weight)
     step = torch.from_numpy(parts[1]).repeat_interleave(32, 1)
     error = (encoding.decode(parts) - weight).abs()
@@ -55,7 +55,7 @@ def test_four_bits_lose_no_more_than_rounding_the_whole_range(block: int, shift:
     step = (high - low) / 15
     zero = (-low / step).round()
     rounded = (((blocks / step).round() + zero).clamp(0, 15) - zero) * step
-    found = Blocks(4, block).decode(Blocks(4, block).encode(weight)).reshape_as(blocks)
+    found = IntGroups(4, block).decode(IntGroups(4, block).encode(weight)).reshape_as(blocks)
     lost, allowed = ((found - blocks) ** 2).sum(-1), ((rounded - blocks) ** 2).sum(-1)
     assert (lost <= allowed * (1 + 1e-4) + 1e-9).all()
     assert lost.sum() < allowed.sum()
@@ -65,12 +65,14 @@ def test_four_bits_lose_no_more_than_rounding_the_whole_range(block: int, shift:
 def test_constant_blocks_survive(bits: int) -> None:
     for value in (0.0, 2.5, -1.0):
         weight = torch.full((2, 32), value)
-        torch.testing.assert_close(Blocks(bits, 32).decode(Blocks(bits, 32).encode(weight)), weight, rtol=1e-6, atol=0)
+        torch.testing.assert_close(
+            IntGroups(bits, 32).decode(IntGroups(bits, 32).encode(weight)), weight, rtol=1e-6, atol=0
+        )
 
 
 @pytest.mark.parametrize("bits", [4, 8])
 def test_chunks_encode_as_the_whole_does(bits: int) -> None:
-    weight, encoding = torch.randn(10, 96), Blocks(bits, 32)
+    weight, encoding = torch.randn(10, 96), IntGroups(bits, 32)
     whole = encoding.encode(weight)
     pieces = [encoding.encode(weight[start : start + 3]) for start in range(0, 10, 3)]
     for index, part in enumerate(encoding.parts((10, 96))):
@@ -84,7 +86,7 @@ def test_chunks_encode_as_the_whole_does(bits: int) -> None:
 def test_onnx_runtime_reads_the_layout(bits: int, block: int, rest: int) -> None:
     """Without `accuracy_level` the kernel computes in float32, so it must agree with the decoded weight."""
     n, k = 6, 3 * block - rest
-    encoding, weight = Blocks(bits, block), torch.randn(n, k)
+    encoding, weight = IntGroups(bits, block), torch.randn(n, k)
     parts = encoding.encode(weight)
     tensors = [numpy_helper.from_array(part, f"w{index}") for index, part in enumerate(parts)]
     node = helper.make_node(

@@ -15,7 +15,7 @@ import torch
 from onnx.reference import ReferenceEvaluator
 
 from dflash_compile.compile.tensorrt.architectures import architectures_of, check_precision
-from dflash_compile.compile.tensorrt.encodings import NVFP4_GLOBAL, Blocks4, Cast, NvFp4, Rows8
+from dflash_compile.compile.tensorrt.encodings import NVFP4_GLOBAL, Cast, Int4Groups, NvFp4, Rows8
 from dflash_compile.compile.tensorrt.precisions import PRECISIONS
 from dflash_compile.export.tracing.graph import WeightRef
 from dflash_compile.runtime.errors import UsageError
@@ -24,7 +24,7 @@ N, K = 6, 256
 FP16, BF16 = ir.DataType.FLOAT16, ir.DataType.BFLOAT16
 CASES = {
     "int8": (Rows8(FP16), "axis: int = 0", 0.5 / 127),
-    "int4": (Blocks4(128, FP16), "axis: int = 1, block_size: int = 128", 0.5 / 7),
+    "int4": (Int4Groups(128, FP16), "axis: int = 1, block_size: int = 128", 0.5 / 7),
 }
 
 
