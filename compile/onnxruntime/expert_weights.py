@@ -68,7 +68,7 @@ def expert_blocks(config: Any, precision: Precision) -> ExpertGroups | None:
 
 
 def blocks_of(hidden: int, inner: int, bits: int) -> ExpertGroups | None:
-    """IntGroups that divide both widths of an expert."""
+    """Blocks that divide both widths of an expert."""
     block = next((block for block in _BLOCKS[bits] if hidden % block == 0 and inner % block == 0), None)
     return None if block is None else ExpertGroups(bits, block)
 
