@@ -21,18 +21,17 @@ def open_compiled_target(
     Raises `PairingError` where the bundle was built from another target or hands out other `taps` (None: any),
     `IncompatibleError` where its engines cannot run here or take no batch, and what opening a bundle raises.
     """
-    from dflash_compile.compile.onnxruntime.batching import batched_target
+    from dflash_compile.compile.backend_folders import backend_module, backend_names
     from dflash_compile.runtime.bundle.read import open_bundle
     from dflash_compile.runtime.requirements import check_requirements
     from dflash_compile.train.compiled_target import CompiledTarget
 
     opened = open_bundle(bundle, check=check_requirements)
     manifest = opened.manifest
-    if manifest.requires.backend != "onnxruntime":
+    backend = manifest.requires.backend
+    if backend not in (able := backend_names("batching")):
         raise IncompatibleError(
-            f"a bundle for {manifest.requires.backend}",
-            where=str(bundle),
-            fix="give one built with --backend onnxruntime",
+            f"a bundle for {backend}", where=str(bundle), fix=f"give one built with --backend {' or '.join(able)}"
         )
     if manifest.target.sources != dict(target.files):
         raise PairingError(
@@ -52,5 +51,6 @@ def open_compiled_target(
         )
     (file,) = (graph.file for graph in manifest.target.graphs)
     graph = opened.file(file)
+    batched = backend_module(backend, "batching", "target that takes a batch").batched_target
     identity = f"{manifest.target.precision} {manifest.files[f'{file}.data'][:16]}"
-    return CompiledTarget(batched_target(graph), graph.parent, manifest.context, identity, threads)
+    return CompiledTarget(batched(graph), graph.parent, manifest.context, identity, threads)

@@ -1,4 +1,4 @@
-"""A plan for people and for programs, and the options it is asked with."""
+"""An estimate of memory for people and for programs, and the options it is asked with."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dflash_compile.runtime.errors import UsageError
 from .machine import memory_total
 
 if TYPE_CHECKING:
-    from dflash_compile.compile.onnxruntime.memory_estimate import Needs, Plan
+    from dflash_compile.compile.memory_estimate import ContextBytes, MemoryEstimate
 
 _UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
@@ -45,90 +45,90 @@ def memory_bytes(text: str | None) -> Memory:
     return Memory(int(float(match[1]) * _UNITS[match[2].upper()]), "--memory")
 
 
-def as_document(plan: Plan, memory: Memory) -> dict[str, Any]:
+def as_document(backend: str, made: MemoryEstimate, memory: Memory) -> dict[str, Any]:
     """Everything, JSON-ready; sizes are in bytes, and null where the models do not reach a context."""
-    outline = plan.target
+    outline = made.target
     totals = [
         {
             "precision": weights.precision,
             "context": needs.context,
-            "bytes": plan.total(weights, needs),
-            "fits": _fits(plan.total(weights, needs), memory),
+            "bytes": made.total(weights, needs),
+            "fits": _fits(made.total(weights, needs), memory),
         }
-        for weights in plan.weights
-        for needs in plan.needs
+        for weights in made.weights
+        for needs in made.needs
     ]
     return {
-        "backend": "onnxruntime",
+        "backend": backend,
         "target": {**asdict(outline.spec), "windows": list(outline.windows), "notes": list(outline.notes)},
-        "drafter": None if plan.drafter is None else asdict(plan.drafter),
-        "block": plan.block,
-        "experts": dict(plan.experts),
-        "roles": [asdict(role) for role in plan.roles],
-        "weights": [asdict(weights) for weights in plan.weights],
-        "contexts": [asdict(needs) for needs in plan.needs],
-        "buffers": plan.buffers,
+        "drafter": None if made.drafter is None else asdict(made.drafter),
+        "block": made.block,
+        "experts": dict(made.experts),
+        "roles": [asdict(role) for role in made.roles],
+        "weights": [asdict(weights) for weights in made.weights],
+        "contexts": [asdict(needs) for needs in made.needs],
+        "buffers": made.buffers,
         "totals": totals,
         "memory": asdict(memory),
     }
 
 
-def tables(plan: Plan, memory: Memory) -> list[Any]:
+def tables(made: MemoryEstimate, memory: Memory) -> list[Any]:
     """What rich prints, in order."""
-    spec, windows = plan.target.spec, [window for window in plan.target.windows if window is not None]
+    spec, windows = made.target.spec, [window for window in made.target.windows if window is not None]
     sliding = f", {len(windows)} with a window of {windows[0]}" if windows else ""
     head = (
         f"target {spec.name} ({spec.family}): {spec.layers} layers{sliding}, {spec.hidden} wide, {spec.kv_heads} key"
         f" heads of {spec.head_dim}"
     )
     lines = [f"{head}, vocabulary {spec.vocab}"]
-    if plan.drafter is not None:
-        d = plan.drafter
+    if made.drafter is not None:
+        d = made.drafter
         lines.append(
             f"drafter {d.name} ({d.dialect}): {d.layers} layers, taps {', '.join(map(str, d.taps))}, blocks of"
-            f" {plan.block}"
+            f" {made.block}"
         )
-    lines += [f"experts at {name}: {form}" for name, form in plan.experts.items()]
-    lines += [f"note: {note}" for note in plan.target.notes]
+    lines += [f"experts at {name}: {form}" for name, form in made.experts.items()]
+    lines += [f"note: {note}" for note in made.target.notes]
     where = memory.source if memory.bytes is None else f"{_gib(memory.bytes)} GiB ({memory.source})"
     verdict = (
-        f"Totals count {_gib(plan.buffers)} GiB of buffers and half a GiB for everything else; ✓ fits {where}, ✗ does"
+        f"Totals count {_gib(made.buffers)} GiB of buffers and half a GiB for everything else; ✓ fits {where}, ✗ does"
         " not."
     )
-    return [*lines, "", _roles(plan), "", _weights(plan), "", _needs(plan), "", _totals(plan, memory), "", verdict]
+    return [*lines, "", _roles(made), "", _weights(made), "", _needs(made), "", _totals(made, memory), "", verdict]
 
 
-def _roles(plan: Plan) -> Any:
+def _roles(made: MemoryEstimate) -> Any:
     table = _table("graph", ["engine", "rows"])
-    for role in plan.roles:
+    for role in made.roles:
         table.add_row(role.role, role.engine, role.rows)
     return table
 
 
-def _weights(plan: Plan) -> Any:
+def _weights(made: MemoryEstimate) -> Any:
     table = _table("weights, GiB", ["target", "drafter"])
-    for weights in plan.weights:
+    for weights in made.weights:
         table.add_row(
-            weights.precision, _gib(weights.target), _gib(weights.drafter) if plan.drafter is not None else "–"
+            weights.precision, _gib(weights.target), _gib(weights.drafter) if made.drafter is not None else "–"
         )
     return table
 
 
-def _needs(plan: Plan) -> Any:
-    table = _table("caches, GiB", [str(needs.context) for needs in plan.needs])
-    table.add_row("target", *(_or_dash(needs.target_cache) for needs in plan.needs))
-    if plan.drafter is not None:
-        table.add_row("drafter", *(_or_dash(needs.drafter_cache) for needs in plan.needs))
-    table.add_row("both, without rings", *(_or_dash(needs.full_cache) for needs in plan.needs))
-    table.add_row("layers with rings", *(_reached(needs, str(needs.rings)) for needs in plan.needs))
-    table.add_row("rotary tables", *(_or_dash(needs.tables) for needs in plan.needs))
+def _needs(made: MemoryEstimate) -> Any:
+    table = _table("caches, GiB", [str(needs.context) for needs in made.needs])
+    table.add_row("target", *(_or_dash(needs.target_cache) for needs in made.needs))
+    if made.drafter is not None:
+        table.add_row("drafter", *(_or_dash(needs.drafter_cache) for needs in made.needs))
+    table.add_row("both, without rings", *(_or_dash(needs.full_cache) for needs in made.needs))
+    table.add_row("layers with rings", *(_reached(needs, str(needs.rings)) for needs in made.needs))
+    table.add_row("rotary tables", *(_or_dash(needs.tables) for needs in made.needs))
     return table
 
 
-def _totals(plan: Plan, memory: Memory) -> Any:
-    table = _table("total, GiB", [str(needs.context) for needs in plan.needs])
-    for weights in plan.weights:
-        sizes = [plan.total(weights, needs) for needs in plan.needs]
+def _totals(made: MemoryEstimate, memory: Memory) -> Any:
+    table = _table("total, GiB", [str(needs.context) for needs in made.needs])
+    for weights in made.weights:
+        sizes = [made.total(weights, needs) for needs in made.needs]
         marks = {True: " ✓", False: " ✗", None: ""}
         table.add_row(weights.precision, *(f"{_or_dash(size)}{marks[_fits(size, memory)]}" for size in sizes))
     return table
@@ -149,7 +149,7 @@ def _fits(size: int | None, memory: Memory) -> bool | None:
     return None if size is None or memory.bytes is None else size <= memory.bytes
 
 
-def _reached(needs: Needs, text: str) -> str:
+def _reached(needs: ContextBytes, text: str) -> str:
     return "too long" if needs.target_cache is None else text
 
 

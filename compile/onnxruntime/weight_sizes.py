@@ -5,7 +5,6 @@ The rules are those of `weights.py`: products are encoded, tables are half float
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from dflash_compile.export.dflash.shapes import module_shapes
@@ -13,15 +12,12 @@ from dflash_compile.export.outline import TargetOutline
 from dflash_compile.export.parameter_names import EMBEDDING, HEAD
 from dflash_compile.export.spec import DrafterSpec, TargetSpec
 from dflash_compile.export.tracing.graph import WeightRef
-from dflash_compile.export.tracing.signature import Signature
 from dflash_compile.export.tracing.trace import EXACT
 
 from ..graphs.encoding import Encoding, Floats, Shape
 from .expert_weights import ExpertGroups, expert_blocks
 from .precision import Precision
 
-FLOAT = 4
-"""bytes"""
 _TABLES = (".predecessor_codebook", ".successor_codebook")
 _EXPERTS = (".experts.gate_up_proj", ".experts.down_proj")
 _INJECTED = ("fc.", "hidden_norm.")
@@ -61,17 +57,6 @@ def drafter_bytes(spec: DrafterSpec, target: TargetSpec, precision: Precision) -
     shared = target.tied and spec.draft_vocab is None and not spec.own_embedding
     ends = _ends((target.vocab, spec.hidden), (spec.draft_vocab or target.vocab, spec.hidden), precision, shared)
     return _graph(inject, precision) + _graph(draft, precision) + ends
-
-
-def cache_bytes(signature: Signature) -> int:
-    """Of all caches of a graph, in float32."""
-    taken = {name for name, _ in signature.caches}
-    return sum(math.prod(int(size) for size in port.shape) * FLOAT for port in signature.inputs if port.name in taken)
-
-
-def table_bytes(kinds: int, context: int, head_dim: int) -> int:
-    """Of the rotary tables of one engine: cosine and sine for each position and pair of dimensions."""
-    return kinds * 2 * context * (head_dim // 2) * FLOAT
 
 
 def _ends(table: Shape, head: Shape, precision: Precision, tied: bool) -> int:

@@ -49,3 +49,12 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
 def test_wrong_options(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", QWEN[0], *options]) == ExitCode.USAGE
     assert options[0] in capsys.readouterr().err
+
+
+def test_a_back_end_that_makes_no_estimate_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", QWEN[0], "--backend", "tensorrt"]) == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert "tensorrt has no estimate of memory" in said
+    assert "onnxruntime" in said
+    assert main(["plan", QWEN[0], "--backend", "abacus"]) == ExitCode.USAGE
+    assert "unknown back-end 'abacus'" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""A plan, made of configurations alone, against what builds of the same models hold."""
+"""An estimate, made of configurations alone, against what builds of the same models hold."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ import pytest
 from dflash_compile.compile.build import BuildOptions, build
 from dflash_compile.compile.graphs.bind import size_of
 from dflash_compile.compile.onnxruntime.backend import Options, prepare
-from dflash_compile.compile.onnxruntime.memory_estimate import plan
-from dflash_compile.compile.onnxruntime.weight_sizes import table_bytes
+from dflash_compile.compile.onnxruntime.memory_estimate import estimate, table_bytes
 from dflash_compile.compile.pair_sizes import decide
 from dflash_compile.export import open_drafter, open_target
 from dflash_compile.export.outline import outline_drafter, outline_target
@@ -27,7 +26,7 @@ from dflash_compile.runtime.errors import CheckpointError, PairingError, UsageEr
 CONFIGS = Path(__file__).parents[2] / "configs"
 CONTEXT = 256
 RELATIVE, ABSOLUTE = 0.01, 24_000
-"""a plan leaves out what a graph holds beside weights: numbers in it, and rows that masks are made of"""
+"""an estimate leaves out what a graph holds beside weights: numbers in it, and rows that masks are made of"""
 
 
 def _alone(folder: Path, name: str) -> Path:
@@ -67,7 +66,7 @@ PAIRS = {
 @pytest.mark.parametrize("name", PAIRS)
 def test_bytes_are_those_of_the_engines(name: str, tmp_path: Path) -> None:
     target, drafter = PAIRS[name](tmp_path)
-    made = plan(outline_target(_alone(target, "target")), outline_drafter(_alone(drafter, "drafter")), [CONTEXT])
+    made = estimate(outline_target(_alone(target, "target")), outline_drafter(_alone(drafter, "drafter")), [CONTEXT])
     needs = made.needs[0]
     opened = open_target(target), open_drafter(drafter)
     precision = "int8" if name in ("muse", "qwen3-moe") else "fp32" if name == "qwen3-tied" else "int4"
@@ -86,7 +85,7 @@ def test_bytes_are_those_of_the_engines(name: str, tmp_path: Path) -> None:
 
 def test_bytes_are_those_of_a_bundle(tmp_path: Path) -> None:
     target, drafter = _muse(tmp_path)
-    made = plan(outline_target(target), outline_drafter(drafter), [CONTEXT])
+    made = estimate(outline_target(target), outline_drafter(drafter), [CONTEXT])
     manifest = read_manifest(bundle := build(target, drafter, tmp_path / "bundle", BuildOptions(context=CONTEXT)))
     stored = 0
     for graph in (*manifest.target.graphs, *manifest.drafter.graphs):
@@ -111,7 +110,7 @@ def test_bytes_are_those_of_a_bundle(tmp_path: Path) -> None:
 
 
 def test_a_published_shape_is_what_its_authors_say() -> None:
-    made = plan(
+    made = estimate(
         outline_target(CONFIGS / "muse-glimmer-30b.json"),
         outline_drafter(CONFIGS / "muse-glimmer-30b-assistant.json"),
         [8192, 131072],
@@ -139,7 +138,7 @@ def test_a_quantised_configuration_is_planned_with_a_remark() -> None:
     assert outline.windows == (128, None) * 12
     assert "quantised" in outline.notes[0]
     assert 20e9 < sum(_product(shape) for shape in outline.shapes.values()) < 22e9
-    forms = plan(outline, None, [8192]).experts
+    forms = estimate(outline, None, [8192]).experts
     assert "only the 4 that a token chooses" in forms["int8"]
     assert "all 32 experts" in forms["fp32"]
 
@@ -147,20 +146,20 @@ def test_a_quantised_configuration_is_planned_with_a_remark() -> None:
 def test_what_cannot_be_planned(tmp_path: Path) -> None:
     outline = outline_target(CONFIGS / "qwen3-8b.json")
     drafter = outline_drafter(CONFIGS / "qwen3-8b-dflash.json")
-    assert plan(outline, drafter, [65536]).needs[0].target_cache is None
+    assert estimate(outline, drafter, [65536]).needs[0].target_cache is None
     with pytest.raises(PairingError, match="are not layers of the target"):
-        plan(outline, outline_drafter(CONFIGS / "muse-glimmer-30b-assistant.json"), [8192])
+        estimate(outline, outline_drafter(CONFIGS / "muse-glimmer-30b-assistant.json"), [8192])
     for change, said in (
         ({"hidden": 6656}, "6656 wide"),
         ({"target_layers": 30}, "of 30 layers"),
         ({"vocab": 7}, "7 entries"),
     ):
         with pytest.raises(PairingError, match=said):
-            plan(outline, replace(drafter, **change), [8192])
+            estimate(outline, replace(drafter, **change), [8192])
     with pytest.raises(UsageError, match="contexts"):
-        plan(outline, drafter, [16])
+        estimate(outline, drafter, [16])
     with pytest.raises(UsageError, match="block of 17"):
-        plan(outline, drafter, [8192], 17)
+        estimate(outline, drafter, [8192], 17)
     config = json.loads((CONFIGS / "qwen3-8b-dflash.json").read_text())
     del config["block_size"]
     (tmp_path / "mine.json").write_text(json.dumps(config))
