@@ -14,8 +14,8 @@ from jinja2 import Template, TemplateError, TemplateSyntaxError
 from jinja2.ext import Extension
 from jinja2.nodes import Node
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from .bounded_template import BoundedEnvironment
 from .errors import BundleError, UsageError
 from .foreign import foreign_errors
 
@@ -23,17 +23,18 @@ Message = Mapping[str, Any]
 """`role` and `content` at least; whatever else the template reads"""
 OWN = frozenset({"messages", "add_generation_prompt", "bos_token", "eos_token"})
 """names that a template gets from here and nowhere else"""
+_LONGEST = 1 << 20
 
 
 class ChatTemplate:
     """A template, compiled when it is first used, with the globals and filters that published templates expect."""
 
     def __init__(self, source: str, *, bos_token: str | None, eos_token: str | None) -> None:
-        environment = ImmutableSandboxedEnvironment(
+        environment = BoundedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
         )
         environment.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
-        environment.filters["tojson"] = _tojson
+        environment.add_filter("tojson", _tojson)
         self._tokens = {"bos_token": bos_token or "", "eos_token": eos_token or ""}
         self._environment, self._source = environment, source
 
@@ -51,6 +52,7 @@ class ChatTemplate:
                 why="the session gives the template those itself",
                 fix="leave them out",
             )
+        self._environment.begin()
         template = self._template
         with foreign_errors(
             UsageError,
@@ -64,6 +66,8 @@ class ChatTemplate:
         # Not before it is needed: raw prompts do without a template, so a bad one must not keep the bundle from
         # loading.
         with foreign_errors(BundleError, "the chat template cannot be read", fix="generate with raw=True"):
+            if len(self._source) > _LONGEST:
+                raise ValueError(f"it has {len(self._source)} characters; the longest published ones have 30,000")
             try:
                 return self._environment.from_string(self._source)
             except TemplateSyntaxError as fault:

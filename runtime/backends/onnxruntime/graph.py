@@ -184,7 +184,7 @@ def _bytes(port: PortRecord) -> int:
 def _memory() -> int:
     """Bytes of memory in this machine; where the system does not tell, more than any has."""
     try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (ValueError, OSError, AttributeError):
         return 1 << 62
 
