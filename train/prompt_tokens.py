@@ -8,7 +8,7 @@ from dflash_compile.export.checkpoints.checkpoint import TargetCheckpoint
 from dflash_compile.runtime.errors import UsageError
 
 from .gathering import PROMPT_ROOM, tokenizer_of
-from .prompts import template_prompts
+from .prompts.mix import template_prompts
 from .responses import ChatFrame
 
 _TRIES = 1000

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from .features import FeatureStore
-from .prompts import library_documents, library_files
+from .prompts.library import library_documents, library_files
 
 TAG = "text"
 LENGTH = 256

@@ -17,7 +17,7 @@ from jinja2 import TemplateError
 from dflash_compile.runtime.errors import UsageError
 
 from .features import FeatureStore
-from .prompts import template_prompts
+from .prompts.mix import template_prompts
 from .raw_text import TAG
 from .request import Generator, Request, Sequence
 

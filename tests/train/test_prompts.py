@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from string import Formatter
 
 import pytest
 from suites import sentences, suite, suite_names, word_runs
 
-from dflash_compile.train.programming_prompts import programming_prompt
-from dflash_compile.train.prompts import (
+from dflash_compile.train.prompts.library import (
     CODE_TEMPLATES,
     DOCUMENT_TEMPLATES,
-    SLOTS,
-    TEMPLATES,
     library_documents,
     library_files,
     library_functions,
-    template_prompts,
 )
-from dflash_compile.train.snippet_prompts import snippet_prompt
-from dflash_compile.train.tool_prompts import TOOLS, tool_prompt
-from dflash_compile.train.word_problems import word_problem
+from dflash_compile.train.prompts.mix import template_prompts
+from dflash_compile.train.prompts.programming import programming_prompt
+from dflash_compile.train.prompts.snippets import snippet_prompt
+from dflash_compile.train.prompts.templates import SLOTS, TEMPLATES, templated
+from dflash_compile.train.prompts.tools import TOOLS, tool_prompt
+from dflash_compile.train.prompts.word_problems import word_problem
 
 SUITES = ["chat", "code", "long", "reasoning", "tools"]
 SHAPES = [
@@ -44,6 +44,11 @@ def trained() -> set[str]:
 def trained_sentences() -> set[tuple[str, ...]]:
     """The sentences of those, and of all that they quote from."""
     return set().union(*map(sentences, itertools.chain(trained(), library_documents(), library_functions())))
+
+
+def digest_of(prompts: Iterable[str]) -> str:
+    """The first 12 digits of their SHA-256, each ended by a zero byte."""
+    return hashlib.sha256("".join(f"{prompt}\0" for prompt in prompts).encode()).hexdigest()[:12]
 
 
 def test_every_suite_is_checked() -> None:
@@ -85,6 +90,27 @@ def test_the_same_seed_gives_the_same_prompts_and_every_slot_is_filled() -> None
         [*SLOTS, "n", "m", "big", "noun", "field", "text", "few", "ten", "xs", "x", "y", "a", "b", "c", "part"]
     )
     assert not [prompt for prompt in written if re.search(rf"\{{(?:{names})\d?\}}", prompt)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "digest"),
+    [
+        (tool_prompt, "02ba6bdcbdd5"),
+        (word_problem, "46cd3671d516"),
+        (snippet_prompt, "0181840effce"),
+        (programming_prompt, "8b554f2e4404"),
+    ],
+)
+def test_prompts_stay_those_that_shipped_drafters_were_trained_on(
+    kind: Callable[[random.Random], str], digest: str
+) -> None:
+    rng = random.Random(11)
+    assert digest_of(kind(rng) for _ in range(3000)) == digest
+
+
+def test_templates_stay_those_that_shipped_drafters_were_trained_on() -> None:
+    rng = random.Random(11)
+    assert digest_of(templated(category, rng) for _ in range(1000) for category in TEMPLATES) == "f3cb931363e6"
 
 
 def test_prompts_hardly_repeat() -> None:
