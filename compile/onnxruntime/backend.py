@@ -23,7 +23,7 @@ from ..pair_sizes import Models
 from ..progress import Note, Progress
 from . import lower as onnxruntime
 from .expert_weights import expert_blocks, form_of
-from .hessians import Moments
+from .hessians import Hessians
 from .options import Options
 from .precision import Precision, precision_of
 from .widths import widest
@@ -55,7 +55,7 @@ class _Prepared:
     models: Models
     options: Options
     engines: tuple[_Engine, ...]
-    moments: Moments | None
+    hessians: Hessians | None
 
     @property
     def bytes(self) -> int:
@@ -68,11 +68,11 @@ class _Prepared:
     def write(self, directory: Path, progress: Progress) -> Mapping[Owner, list[GraphRecord]]:
         records: dict[Owner, list[GraphRecord]] = {"target": [], "drafter": []}
         done = 0
-        if self.moments is not None:
+        if self.hessians is not None:
             for engine in self.engines:
                 check_weight_shapes(engine.lowered, self.models.sources)
             progress("loading the target to calibrate")
-            self.moments.load()
+            self.hessians.load()
 
         def advance(count: int) -> None:
             nonlocal done
@@ -84,8 +84,8 @@ class _Prepared:
             path = directory / engine.file
             path.parent.mkdir(exist_ok=True)
             bind(engine.lowered, self.models.sources, path.parent, path.name, advance)
-            if self.moments is not None and engine.owner == "target":
-                self.moments.release()
+            if self.hessians is not None and engine.owner == "target":
+                self.hessians.release()
             records[engine.owner].append(
                 ringed(graph_record(engine.signature, engine.file), self.models.context, widest(self.models.block))
             )
@@ -94,7 +94,7 @@ class _Prepared:
     def check(self, directory: Path, progress: Progress, note: Note) -> None:
         if (form := _experts(self.models, self.options)) is not None:
             note(f"mixtures of experts: {form}")
-            if self.moments is not None:
+            if self.hessians is not None:
                 note("--calibrate: the weights of experts are rounded on their own all the same")
         if not importable():
             note("onnxruntime is not installed here: the engines were written but not tried")
@@ -132,8 +132,8 @@ def prepare(models: Models, options: Options, progress: Progress, owners: Collec
     )
     wanted = [(owner, trace) for owner, trace in traces if owner in owners]
     engines: list[_Engine] = []
-    moments = (
-        Moments(models.target, options.calibrate, progress=progress)
+    hessians = (
+        Hessians(models.target, options.calibrate, progress=progress)
         if options.calibrate is not None and "target" in owners
         else None
     )
@@ -142,14 +142,14 @@ def prepare(models: Models, options: Options, progress: Progress, owners: Collec
         lower = (
             portable.lower
             if options.portable
-            else partial(onnxruntime.lower, precision=_precision(options, owner, moments))
+            else partial(onnxruntime.lower, precision=_precision(options, owner, hessians))
         )
         engines.append(_Engine(owner, lower(trace())))
-    return _Prepared(models, options, tuple(engines), moments)
+    return _Prepared(models, options, tuple(engines), hessians)
 
 
-def _precision(options: Options, owner: Owner, moments: Moments | None) -> Precision:
-    return replace(precision_of(options.precision_for(owner)), group=options.group, moments=moments)
+def _precision(options: Options, owner: Owner, hessians: Hessians | None) -> Precision:
+    return replace(precision_of(options.precision_for(owner)), group=options.group, hessians=hessians)
 
 
 def _experts(models: Models, options: Options) -> str | None:

@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 
 from ..graphs.encoding import Array
-from .hessians import Moments
+from .hessians import Hessians
 from .quantize import IntGroups, fitted4, packed4, pad_to_groups
 
 _PANEL = 64
@@ -22,22 +22,22 @@ _PANEL = 64
 
 @dataclass(frozen=True)
 class GptqGroups(IntGroups):
-    """`IntGroups` of four bits of the checkpoint's `tensor`, rounded for the inputs that `moments` knows."""
+    """`IntGroups` of four bits of the checkpoint's `tensor`, rounded for the inputs that `hessians` knows."""
 
     TILED: ClassVar[bool] = False  # columns are rounded one by one, whatever the number of rows
     tensor: str = ""
-    moments: Moments | None = field(default=None, repr=False)
+    hessians: Hessians | None = field(default=None, repr=False)
 
     def encode(self, rows: torch.Tensor) -> tuple[Array, ...]:
         """Quantise rows [n, K], each on its own; every block on its own where nothing is known of the inputs."""
-        factor = None if self.moments is None else self.moments.factor(self.tensor)
+        factor = None if self.hessians is None else self.hessians.factor(self.tensor)
         return super().encode(rows) if factor is None else packed4(*_rounded(rows.float(), factor, self.block))
 
 
 def _rounded(rows: torch.Tensor, factor: torch.Tensor, block: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Scales, zero points and levels of `rows` [n, K], as `fitted4` gives them.
 
-    `factor` [K, K]: see `Moments.factor`.
+    `factor` [K, K]: see `Hessians.factor`.
     """
     rest, width = rows.clone(), rows.shape[1]
     scales, zeros, levels = [], [], []

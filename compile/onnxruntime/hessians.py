@@ -1,4 +1,4 @@
-"""What a target's linear layers are given: the second moments of their inputs over some text.
+"""Hessians of a target's linear layers: the second moments X^T X of their inputs X over some text.
 
 They are taken of the target as its file has it, all layers in one pass. GPTQ (Frantar et al., 2023, arXiv 2210.17323)
 takes each layer's from the layers before it already rounded.
@@ -21,14 +21,14 @@ from ..calibration_text import Calibration
 from ..progress import Progress, silent
 
 _BUDGET = 2 << 30
-"""bytes of moments kept at once; those of larger targets are taken some layers at a time, each time with a pass over
+"""bytes of Hessians kept at once; those of larger targets are taken some layers at a time, each time with a pass over
 the text"""
 _DAMPING = 0.01
 """share of their mean added to the squares: directions that the text hardly has must not be free"""
 
 
-class Moments:
-    """Factors of the inverse second moments, by checkpoint tensor. The model is read when the first is asked for."""
+class Hessians:
+    """Factors of the inverse Hessians, by checkpoint tensor. The model is read when the first is asked for."""
 
     def __init__(
         self, target: TargetCheckpoint, calibration: Calibration, budget: int = _BUDGET, progress: Progress = silent
@@ -52,7 +52,7 @@ class Moments:
             return None
         if source not in self._factors:
             self._factors = {}  # before others take their place
-            found = _moments(model, self._next(model, source), _counted(texts, self._progress))
+            found = _hessians(model, self._next(model, source), _counted(texts, self._progress))
             self._factors = {name: _factor(name, found.pop(name)) for name in list(found)}
         return self._factors[source]
 
@@ -69,7 +69,7 @@ class Moments:
         self._loaded, self._readers, self._factors = None, {}, {}
 
     def _next(self, model: PreTrainedModel, source: str) -> list[str]:
-        """`source` and the modules after it whose moments the budget holds."""
+        """`source` and the modules after it whose Hessians the budget holds."""
         modules, distinct = _linears(model), list(dict.fromkeys(self._readers.values()))
         chosen: list[str] = []
         bytes_ = 0
@@ -111,7 +111,7 @@ def _counted(texts: Sequence[torch.Tensor], progress: Progress) -> Iterator[torc
         yield ids
 
 
-def _moments(model: PreTrainedModel, names: Sequence[str], texts: Iterable[torch.Tensor]) -> dict[str, torch.Tensor]:
+def _hessians(model: PreTrainedModel, names: Sequence[str], texts: Iterable[torch.Tensor]) -> dict[str, torch.Tensor]:
     """X^T X [K, K] of each module of `names`, in float32."""
     sums: dict[str, torch.Tensor] = {}
 
@@ -155,19 +155,19 @@ def _heard(hear: Listener, name: str, last: bool, _module: torch.nn.Module, inpu
         raise _Enough
 
 
-def _factor(module: str, moment: torch.Tensor) -> torch.Tensor:
+def _factor(module: str, hessian: torch.Tensor) -> torch.Tensor:
     """The upper Cholesky factor of the damped inverse, computed in float64.
 
     Raises `BuildError` where what `module` reads is not finite.
     """
-    if not bool(moment.isfinite().all()):
+    if not bool(hessian.isfinite().all()):
         raise BuildError(
             f"{module} is given numbers that are not finite",
             where="target checkpoint, calibration",
             why="weights before it are damaged, or make too large numbers of these texts",
             fix="copy or download the weights again, or build without --calibrate",
         )
-    wide = moment.double()
+    wide = hessian.double()
     damping = float(_DAMPING * wide.diagonal().mean()) + torch.finfo(torch.float32).tiny
     lower, failed = torch.linalg.cholesky_ex(_damped(wide, damping))
     while failed:  # the sums are rounded: of inputs that all but go together, more than was added
@@ -177,5 +177,5 @@ def _factor(module: str, moment: torch.Tensor) -> torch.Tensor:
     return factor.float()
 
 
-def _damped(moment: torch.Tensor, damping: float) -> torch.Tensor:
-    return moment + damping * torch.eye(len(moment), dtype=moment.dtype)
+def _damped(hessian: torch.Tensor, damping: float) -> torch.Tensor:
+    return hessian + damping * torch.eye(len(hessian), dtype=hessian.dtype)

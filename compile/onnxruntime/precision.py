@@ -9,7 +9,7 @@ from dflash_compile.export.tracing.graph import WeightRef
 from ..graphs.encoding import Encoding, Floats, Shape
 from ..graphs.lowered import pieces
 from .gptq import GptqGroups
-from .hessians import Moments
+from .hessians import Hessians
 from .options import GROUPS
 from .quantize import IntGroups, block_for
 
@@ -24,7 +24,7 @@ class Precision:
     half_embedding: bool
     group: int = GROUPS[0]
     """most numbers of four bits that share a scale"""
-    moments: Moments | None = None
+    hessians: Hessians | None = None
     """of the target's inputs, where its four bits are rounded for them"""
 
     def linear(self, ref: WeightRef, shape: Shape, head: bool) -> Encoding:
@@ -33,9 +33,9 @@ class Precision:
         block = block_for(shape[1], self.group if bits == 4 else GROUPS[0])
         if bits is None or block is None or ref.exact:
             return Floats()
-        if bits == 4 and self.moments is not None and ref.owner == "target":
+        if bits == 4 and self.hessians is not None and ref.owner == "target":
             # Stacked tensors read the same rows.
-            return GptqGroups(bits, block, pieces(ref, shape[0])[0][0], self.moments)
+            return GptqGroups(bits, block, pieces(ref, shape[0])[0][0], self.hessians)
         return IntGroups(bits, block)
 
     def embedding(self) -> Floats:

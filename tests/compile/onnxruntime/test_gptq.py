@@ -1,4 +1,4 @@
-"""Four bits rounded for what weights meet: the moments, the rounding against one written down once more, and whole
+"""Four bits rounded for what weights meet: the Hessians, the rounding against one written down once more, and whole
 builds.
 """
 
@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from dflash_compile.compile.build import BuildOptions, build
 from dflash_compile.compile.calibration_text import Calibration, from_file
 from dflash_compile.compile.onnxruntime.gptq import GptqGroups
-from dflash_compile.compile.onnxruntime.hessians import Moments, _factor
+from dflash_compile.compile.onnxruntime.hessians import Hessians, _factor
 from dflash_compile.compile.onnxruntime.precision import precision_of
 from dflash_compile.compile.onnxruntime.quantize import IntGroups
 from dflash_compile.export import open_drafter, open_target
@@ -43,17 +43,17 @@ def ids_of(seed: int) -> list[int]:
 TEXTS = Calibration("some ids", lambda target: [ids_of(seed) for seed in range(12)])
 
 
-class Known(Moments):
-    """Moments that a test chose."""
+class Known(Hessians):
+    """Hessians that a test chose."""
 
-    def __init__(self, moment: torch.Tensor) -> None:
-        self.inverse = torch.linalg.inv(moment.double())
+    def __init__(self, hessian: torch.Tensor) -> None:
+        self.inverse = torch.linalg.inv(hessian.double())
 
     def factor(self, tensor: str) -> torch.Tensor | None:
         return None if tensor == "unknown" else torch.linalg.cholesky(self.inverse, upper=True).float()
 
 
-def moment_of(width: int, seed: int = 0) -> torch.Tensor:
+def hessian_of(width: int, seed: int = 0) -> torch.Tensor:
     """Of rows whose numbers go together, as those of a layer do."""
     random = torch.Generator().manual_seed(seed)
     rows = torch.randn(4 * width, width // 3, generator=random) @ torch.randn(
@@ -62,10 +62,10 @@ def moment_of(width: int, seed: int = 0) -> torch.Tensor:
     return rows.T @ rows + 0.01 * torch.eye(width)
 
 
-def lost(moment: torch.Tensor, weight: torch.Tensor, decoded: torch.Tensor) -> torch.Tensor:
-    """Squared error of each output over the rows that `moment` is of."""
+def lost(hessian: torch.Tensor, weight: torch.Tensor, decoded: torch.Tensor) -> torch.Tensor:
+    """Squared error of each output over the rows that `hessian` is of."""
     error = weight - decoded[:, : weight.shape[1]]
-    return ((error @ moment) * error).sum(1)
+    return ((error @ hessian) * error).sum(1)
 
 
 def by_elimination(
@@ -76,7 +76,7 @@ def by_elimination(
     block: int,
 ) -> list[int]:
     """Levels of one row as the papers have it, column by column: what is lost goes to the others by the inverse
-    moments, then the column leaves those.
+    Hessian, then the column leaves it.
     """
     row, inverse, levels = row.copy(), inverse.copy(), []
     for column in range(len(row)):
@@ -91,25 +91,25 @@ def by_elimination(
 @pytest.mark.parametrize("block", [32, 64, 128])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_outputs_lose_less_than_when_every_block_is_rounded_alone(block: int, seed: int) -> None:
-    moment, weight = moment_of(WIDTH, seed), torch.randn(24, WIDTH, generator=torch.Generator().manual_seed(seed))
-    alone, known = IntGroups(4, block), GptqGroups(4, block, "weight", Known(moment))
-    before, after = (lost(moment, weight, encoding.decode(encoding.encode(weight))) for encoding in (alone, known))
+    hessian, weight = hessian_of(WIDTH, seed), torch.randn(24, WIDTH, generator=torch.Generator().manual_seed(seed))
+    alone, known = IntGroups(4, block), GptqGroups(4, block, "weight", Known(hessian))
+    before, after = (lost(hessian, weight, encoding.decode(encoding.encode(weight))) for encoding in (alone, known))
     assert after.sum() < 0.6 * before.sum()
     assert (after < before).float().mean() > 0.9
 
 
 def test_levels_are_those_of_elimination_column_by_column() -> None:
     """Given the scales and zero points that were chosen, which depend on what columns before have left."""
-    moment, weight, block = moment_of(160), torch.randn(6, 160, generator=torch.Generator().manual_seed(3)), 32
-    moments = Known(moment)
-    encoding = GptqGroups(4, block, "weight", moments)
+    hessian, weight, block = hessian_of(160), torch.randn(6, 160, generator=torch.Generator().manual_seed(3)), 32
+    hessians = Known(hessian)
+    encoding = GptqGroups(4, block, "weight", hessians)
     data, scales, zeros = encoding.encode(weight)
     levels = np.stack([data & 15, data >> 4], -1).reshape(6, 160)
     middles = np.stack([zeros & 15, zeros >> 4], -1).reshape(6, -1).astype(np.float64)
     same = 0
     for row in range(6):
         wanted = by_elimination(
-            weight[row].double().numpy(), moments.inverse.numpy(), scales[row].astype(np.float64), middles[row], block
+            weight[row].double().numpy(), hessians.inverse.numpy(), scales[row].astype(np.float64), middles[row], block
         )
         differ = np.flatnonzero(levels[row] != wanted)
         same += int(differ[0]) if len(differ) else 160  # one that lay between two levels changes all that follow it
@@ -119,7 +119,7 @@ def test_levels_are_those_of_elimination_column_by_column() -> None:
 @pytest.mark.parametrize("block", [32, 128])
 def test_rows_are_rounded_on_their_own_and_stored_like_others(block: int) -> None:
     """But for the order in which a product of more rows is summed."""
-    encoding, weight = GptqGroups(4, block, "weight", Known(moment_of(WIDTH))), torch.randn(10, WIDTH)
+    encoding, weight = GptqGroups(4, block, "weight", Known(hessian_of(WIDTH))), torch.randn(10, WIDTH)
     whole, pieces = encoding.encode(weight), [encoding.encode(weight[start : start + 3]) for start in range(0, 10, 3)]
     for index, part in enumerate(encoding.parts((10, WIDTH))):
         together = np.concatenate([piece[index] for piece in pieces])
@@ -131,7 +131,7 @@ def test_rows_are_rounded_on_their_own_and_stored_like_others(block: int) -> Non
 def test_a_layer_nothing_is_known_of_is_rounded_alone() -> None:
     weight = torch.randn(4, WIDTH)
     for found, wanted in zip(
-        GptqGroups(4, 32, "unknown", Known(moment_of(WIDTH))).encode(weight),
+        GptqGroups(4, 32, "unknown", Known(hessian_of(WIDTH))).encode(weight),
         IntGroups(4, 32).encode(weight),
         strict=True,
     ):
@@ -150,8 +150,8 @@ def drafter(target: TargetCheckpoint, tmp_path_factory: pytest.TempPathFactory) 
 
 def test_reading_the_texts_tells_how_far_it_is(target: TargetCheckpoint) -> None:
     told: list[tuple[str, int, int]] = []
-    moments = Moments(target, TEXTS, progress=lambda step, done=0, total=0: told.append((step, done, total)))
-    moments.factor("model.layers.0.self_attn.q_proj.weight")
+    hessians = Hessians(target, TEXTS, progress=lambda step, done=0, total=0: told.append((step, done, total)))
+    hessians.factor("model.layers.0.self_attn.q_proj.weight")
     count = len(TEXTS.sequences(target))
     assert told == [("reading calibration texts", number, count) for number in range(count)]
 
@@ -159,7 +159,7 @@ def test_reading_the_texts_tells_how_far_it_is(target: TargetCheckpoint) -> None
 @pytest.mark.parametrize("budget", [1, 1 << 30])
 def test_moments_are_of_what_transformers_gives_the_layer(target: TargetCheckpoint, budget: int) -> None:
     """However few of them are kept at a time, and in whatever order they are asked for."""
-    moments, model = Moments(target, TEXTS, budget), load_model(target)
+    hessians, model = Hessians(target, TEXTS, budget), load_model(target)
     read: dict[str, torch.Tensor] = {}
     layer = model.model.layers[1]
     wanted = {
@@ -176,15 +176,15 @@ def test_moments_are_of_what_transformers_gives_the_layer(target: TargetCheckpoi
             hook.remove()
             read[name] = torch.cat(rows).double()
     for name in ("mlp.down_proj", "self_attn.v_proj", "self_attn.o_proj"):
-        factor = moments.factor(f"model.layers.1.{name}.weight")
+        factor = hessians.factor(f"model.layers.1.{name}.weight")
         assert factor is not None
         assert torch.equal(factor, factor.triu())
-        moment = read[name].T @ read[name]
-        damped = moment + 0.01 * moment.diagonal().mean() * torch.eye(len(moment))
+        hessian = read[name].T @ read[name]
+        damped = hessian + 0.01 * hessian.diagonal().mean() * torch.eye(len(hessian))
         torch.testing.assert_close(
-            factor.double().T @ factor.double() @ damped, torch.eye(len(moment)).double(), atol=2e-3, rtol=0
+            factor.double().T @ factor.double() @ damped, torch.eye(len(hessian)).double(), atol=2e-3, rtol=0
         )
-    assert moments.factor("model.embed_tokens.weight") is None
+    assert hessians.factor("model.embed_tokens.weight") is None
 
 
 GROUP = {"group_size": 32}
@@ -284,7 +284,7 @@ def test_a_text_that_is_none_is_refused(content: bytes | None, tmp_path: Path) -
 def test_every_layer_that_has_four_bits_is_known(family: str, tmp_path: Path) -> None:
     """Under the name that its checkpoint has; experts and routers are no linear layers."""
     target = open_target(models.write_target(tmp_path / "target", family))
-    moments, precision, fields = Moments(target, TEXTS), precision_of("int4"), (".self_attn.", ".mlp.")
+    hessians, precision, fields = Hessians(target, TEXTS), precision_of("int4"), (".self_attn.", ".mlp.")
     graph = trace_target(target, (0, 1), 96)
     names = {
         ref.tensor
@@ -295,7 +295,7 @@ def test_every_layer_that_has_four_bits_is_known(family: str, tmp_path: Path) ->
     for name in names:
         shape = target.tensors.shapes()[name]
         if isinstance(precision.linear(WeightRef("target", name), shape, head=False), IntGroups):
-            factor = moments.factor(name)
+            factor = hessians.factor(name)
             assert factor is not None, name
             assert factor.shape == (shape[1], shape[1])
 
@@ -309,16 +309,16 @@ def test_weights_that_make_no_number_are_refused(target: TargetCheckpoint) -> No
             return target.tensors.rows(name, start, stop) * (float("nan") if "layers.0.mlp.up" in name else 1)
 
     damaged = replace(target, tensors=Damaged())  # type: ignore[arg-type]
-    moments = Moments(damaged, TEXTS)
+    hessians = Hessians(damaged, TEXTS)
     with pytest.raises(BuildError, match=r"layers\.0\.mlp\.down_proj is given numbers that are not finite"):
-        moments.factor("model.layers.0.mlp.down_proj.weight")
+        hessians.factor("model.layers.0.mlp.down_proj.weight")
 
 
 def test_moments_that_rounding_made_indefinite_are_damped_more() -> None:
     rows = torch.ones(4, 24) + 1e-4 * torch.randn(4, 24, generator=torch.Generator().manual_seed(0))
-    moment = rows.T @ rows
-    moment -= 0.5 * torch.eye(24)  # as far as the sums could be wrong, and much further
-    factor = _factor("layer", moment)
+    hessian = rows.T @ rows
+    hessian -= 0.5 * torch.eye(24)  # as far as the sums could be wrong, and much further
+    factor = _factor("layer", hessian)
     assert factor.isfinite().all()
     assert (factor.diagonal() > 0).all()
 
