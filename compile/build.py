@@ -22,7 +22,7 @@ from .backend import find_backend
 from .manifest_records import TEMPLATE, TOKENIZER, VOCABULARY, manifest_of
 from .options import BuildOptions
 from .pair_sizes import Models, decide
-from .progress import Note, Progress, silent, unheard
+from .progress import Note, Progress, no_notes, no_progress
 from .reuse import find_donor
 from .staging import check_output, staged
 
@@ -34,8 +34,8 @@ def build(
     drafter: str | Path | DrafterCheckpoint,
     output: str | Path,
     options: BuildOptions | None = None,
-    progress: Progress = silent,
-    note: Note = unheard,
+    progress: Progress = no_progress,
+    note: Note = no_notes,
     target_from: str | Path | None = None,
 ) -> Path:
     """Write the bundle `output` of two checkpoints, given opened or by reference; returns its path.

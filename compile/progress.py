@@ -15,9 +15,9 @@ class Progress(Protocol):
     def __call__(self, step: str, done: int = 0, total: int = 0) -> None: ...
 
 
-def silent(step: str, done: int = 0, total: int = 0) -> None:
+def no_progress(step: str, done: int = 0, total: int = 0) -> None:
     """A `Progress` that tells nobody."""
 
 
-def unheard(text: str) -> None:
+def no_notes(text: str) -> None:
     """A `Note` that tells nobody."""

@@ -20,7 +20,7 @@ from dflash_compile.export.checkpoints.safetensors_source import DTYPES, WHOLE, 
 from dflash_compile.export.opening import open_drafter
 from dflash_compile.runtime.errors import BuildError, UsageError
 
-from .progress import Progress, silent
+from .progress import Progress, no_progress
 from .staging import check_output, staged
 
 _CONFIG = "config.json"
@@ -28,7 +28,7 @@ _LEVELS = 127
 
 
 def quantize_drafter(
-    drafter: str | Path | DrafterCheckpoint, output: str | Path, force: bool = False, progress: Progress = silent
+    drafter: str | Path | DrafterCheckpoint, output: str | Path, force: bool = False, progress: Progress = no_progress
 ) -> Path:
     """Write the int8 form of `drafter` to the folder `output`, in the compressed-tensors layout and the drafter's own
     dialect; returns its path.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dflash_compile.artifacts import ROOT
 from dflash_compile.compile.build import BuildOptions, build
-from dflash_compile.compile.progress import Note, unheard
+from dflash_compile.compile.progress import Note, no_notes
 from dflash_compile.export import open_drafter, open_target
 from dflash_compile.export.checkpoints.checkpoint import DrafterCheckpoint, TargetCheckpoint
 from dflash_compile.runtime.bundle.read import open_bundle
@@ -26,7 +26,7 @@ MAKERS = ("compile", "export", "runtime.bundle")
 """packages whose code decides what a bundle holds"""
 
 
-def ensure_bundle(output: Path, options: BuildOptions, progress: Progress, note: Note = unheard) -> bool:
+def ensure_bundle(output: Path, options: BuildOptions, progress: Progress, note: Note = no_notes) -> bool:
     """Have the demo's bundle at `output`; True when it had to be built.
 
     A key over the sources, the options and the code that builds is kept beside the bundle, in `NAME.key`. Raises what

@@ -18,7 +18,7 @@ from dflash_compile.export.checkpoints.torch_model import load_model
 from dflash_compile.runtime.errors import BuildError
 
 from ..calibration_text import Calibration
-from ..progress import Progress, silent
+from ..progress import Progress, no_progress
 
 _BUDGET = 2 << 30
 """bytes of Hessians kept at once; those of larger targets are taken some layers at a time, each time with a pass over
@@ -31,7 +31,11 @@ class Hessians:
     """Factors of the inverse Hessians, by checkpoint tensor. The model is read when the first is asked for."""
 
     def __init__(
-        self, target: TargetCheckpoint, calibration: Calibration, budget: int = _BUDGET, progress: Progress = silent
+        self,
+        target: TargetCheckpoint,
+        calibration: Calibration,
+        budget: int = _BUDGET,
+        progress: Progress = no_progress,
     ) -> None:
         self._target, self._calibration, self._budget, self._progress = target, calibration, budget, progress
         self._loaded: tuple[PreTrainedModel, list[torch.Tensor]] | None = None
