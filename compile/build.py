@@ -23,7 +23,7 @@ from .manifest_records import TEMPLATE, TOKENIZER, VOCABULARY, manifest_of
 from .options import BuildOptions
 from .pair_sizes import Models, decide
 from .progress import Note, Progress, no_notes, no_progress
-from .reuse import find_donor
+from .reuse import find_target
 from .staging import check_output, staged
 
 __all__ = ["BuildOptions", "build"]
@@ -57,13 +57,13 @@ def build(
     own = own.for_models(models)
     for warning in models.pairing.warnings:
         note(warning)
-    donor = None if target_from is None else find_donor(Path(target_from), models, own, backend.requires(models, own))
-    prepared = backend.prepare(models, own, progress, OWNERS if donor is None else ("drafter",))
+    reused = None if target_from is None else find_target(Path(target_from), models, own, backend.requires(models, own))
+    prepared = backend.prepare(models, own, progress, OWNERS if reused is None else ("drafter",))
     with staged(place, prepared.bytes) as staging:
         graphs = dict(prepared.write(staging, progress))
-        if donor is not None:
-            donor.give(staging, progress)
-            graphs["target"] = donor.graphs
+        if reused is not None:
+            reused.link_into(staging, progress)
+            graphs["target"] = reused.graphs
         prepared.check(staging, progress, note)
         _write_text(models, staging)
         _write_vocabulary(models, staging)
@@ -74,8 +74,8 @@ def build(
             {name: sha256(path) for name, path in names.items()},
             {name: path.stat().st_size for name, path in names.items()},
         )
-        if donor is not None:
-            donor.check(hashes)
+        if reused is not None:
+            reused.check(hashes)
         manifest = manifest_of(
             models, asked, own, graphs, backend.requires(models, own), prepared.measured, hashes, sizes
         )

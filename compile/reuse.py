@@ -27,7 +27,7 @@ _OPTION = "--target-from"
 
 
 @dataclass(frozen=True)
-class Donor:
+class ReusedTarget:
     """A bundle whose target engines fit a build."""
 
     root: Path
@@ -44,7 +44,7 @@ class Donor:
         folders = {graph.file.partition("/")[0] for graph in self.manifest.target.graphs}
         return {name: digest for name, digest in self.manifest.files.items() if name.partition("/")[0] in folders}
 
-    def give(self, staging: Path, progress: Progress) -> None:
+    def link_into(self, staging: Path, progress: Progress) -> None:
         """Put the engine files into `staging`: as hard links where the file system allows it, else as copies."""
         for number, name in enumerate(self.files):
             progress("taking over the target", number, len(self.files))
@@ -66,7 +66,7 @@ class Donor:
                 )
 
 
-def find_donor(bundle: Path, models: Models, options: BackendOptions, requires: RequirementRecord) -> Donor:
+def find_target(bundle: Path, models: Models, options: BackendOptions, requires: RequirementRecord) -> ReusedTarget:
     """The bundle at `bundle`, whose target engines are those that these models and options call for.
 
     `requires` is what the build's own engines need. Raises `UsageError` and `BundleError` for what is no bundle or a
@@ -84,7 +84,7 @@ def find_donor(bundle: Path, models: Models, options: BackendOptions, requires: 
             why="; ".join(differences),
             fix=f"build with what that bundle has, or leave out {_OPTION}",
         )
-    return Donor(bundle, manifest)
+    return ReusedTarget(bundle, manifest)
 
 
 def _differences(

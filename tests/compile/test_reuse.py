@@ -42,10 +42,10 @@ def drafters(target: TargetCheckpoint, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture(scope="module")
-def donor(
+def built(
     target: TargetCheckpoint, drafters: list[DrafterCheckpoint], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    return build(target, drafters[0], tmp_path_factory.mktemp("donor") / "donor", OPTIONS)
+    return build(target, drafters[0], tmp_path_factory.mktemp("built") / "built", OPTIONS)
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +57,8 @@ def whole(
 
 
 @pytest.fixture
-def copy(donor: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(donor, tmp_path / "copy")
+def copy(built: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(built, tmp_path / "copy")
 
 
 def contents(bundle: Path) -> dict[str, bytes]:
@@ -71,9 +71,9 @@ def no_links(*_: object, **__: object) -> None:
 
 @pytest.fixture(scope="module")
 def swapped(
-    target: TargetCheckpoint, drafters: list[DrafterCheckpoint], donor: Path, tmp_path_factory: pytest.TempPathFactory
+    target: TargetCheckpoint, drafters: list[DrafterCheckpoint], built: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """The second drafter with the donor's target."""
+    """The second drafter with the target of `built`."""
     steps: list[str] = []
     folder = tmp_path_factory.mktemp("swapped")
     bundle = build(
@@ -82,20 +82,20 @@ def swapped(
         folder / "swapped",
         OPTIONS,
         lambda step, done=0, total=0: steps.append(f"{step} {total}"),
-        target_from=donor,
+        target_from=built,
     )
     assert "tracing and lowering 2" in steps, "the target was traced as well"
     return bundle
 
 
-def test_it_equals_a_full_build_byte_for_byte(swapped: Path, donor: Path, whole: dict[str, bytes]) -> None:
+def test_it_equals_a_full_build_byte_for_byte(swapped: Path, built: Path, whole: dict[str, bytes]) -> None:
     assert contents(swapped) == whole
-    assert (swapped / "target" / "target.onnx.data").samefile(donor / "target" / "target.onnx.data")
+    assert (swapped / "target" / "target.onnx.data").samefile(built / "target" / "target.onnx.data")
 
 
-def test_the_text_is_the_targets_whoever_drafts(swapped: Path, donor: Path) -> None:
+def test_the_text_is_the_targets_whoever_drafts(swapped: Path, built: Path) -> None:
     answers = []
-    for bundle in (donor, swapped):
+    for bundle in (built, swapped):
         with load(bundle) as session:
             answers.append(list(session.tokens([5, 6, 7, 8], max_new_tokens=24, block=4)))
             assert answers[-1] == list(session.tokens([5, 6, 7, 8], max_new_tokens=24, draft=False))
@@ -119,10 +119,10 @@ def test_a_bundle_gives_to_its_own_successor_and_without_links(
 
 
 def test_a_drafter_of_another_precision_goes_with_the_same_target(
-    target: TargetCheckpoint, drafters: list[DrafterCheckpoint], donor: Path, tmp_path: Path
+    target: TargetCheckpoint, drafters: list[DrafterCheckpoint], built: Path, tmp_path: Path
 ) -> None:
     options = BuildOptions(precision="int4", drafter_precision="int8", context=96)
-    manifest = open_bundle(build(target, drafters[1], tmp_path / "bundle", options, target_from=donor)).manifest
+    manifest = open_bundle(build(target, drafters[1], tmp_path / "bundle", options, target_from=built)).manifest
     assert (manifest.target.precision, manifest.drafter.precision, manifest.pairing.block) == ("int4", "int8", 8)
     assert manifest.config["drafter_precision"] == "int8"
     names = [
@@ -150,27 +150,27 @@ def test_a_drafter_of_another_precision_goes_with_the_same_target(
 def test_another_build_is_refused_with_everything_that_differs(
     target: TargetCheckpoint,
     drafters: list[DrafterCheckpoint],
-    donor: Path,
+    built: Path,
     wanted: dict[str, object],
     says: list[str],
     tmp_path: Path,
 ) -> None:
-    refuse(target, drafters[1], donor, BuildOptions(**wanted), says, tmp_path)  # type: ignore[arg-type]
+    refuse(target, drafters[1], built, BuildOptions(**wanted), says, tmp_path)  # type: ignore[arg-type]
 
 
 def test_other_taps_are_refused(
-    target: TargetCheckpoint, donor: Path, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+    target: TargetCheckpoint, built: Path, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
     """Their order counts: they are concatenated as listed."""
     reverse = models.write_drafter(tmp_path_factory.mktemp("reverse") / "drafter", target.path, layers=1, taps=(1, 0))
-    refuse(target, open_drafter(reverse), donor, OPTIONS, ["taps: [0, 1] there, [1, 0] here"], tmp_path)
+    refuse(target, open_drafter(reverse), built, OPTIONS, ["taps: [0, 1] there, [1, 0] here"], tmp_path)
 
 
 def test_another_target_of_the_same_shape_is_refused(
-    drafters: list[DrafterCheckpoint], donor: Path, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+    drafters: list[DrafterCheckpoint], built: Path, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
     other = open_target(models.write_target(tmp_path_factory.mktemp("other") / "target", seed=1, num_hidden_layers=3))
-    refuse(other, drafters[1], donor, OPTIONS, ["target file model.safetensors: another one"], tmp_path)
+    refuse(other, drafters[1], built, OPTIONS, ["target file model.safetensors: another one"], tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_engines_of_another_version_are_refused(
 def refuse(
     target: TargetCheckpoint,
     drafter: DrafterCheckpoint,
-    donor: Path,
+    built: Path,
     options: BuildOptions,
     says: list[str],
     folder: Path,
@@ -212,7 +212,7 @@ def refuse(
             folder / "out",
             options,
             lambda step, done=0, total=0: steps.append(step),
-            target_from=donor,
+            target_from=built,
         )
     assert all(words in caught.value.why for words in says), caught.value.why
     assert caught.value.why.count(";") == len(says) - 1
@@ -246,13 +246,13 @@ def test_a_changed_byte_is_found_and_nothing_is_left(
 
 
 def test_ctrl_c_halfway_leaves_nothing_and_the_donor_whole(
-    target: TargetCheckpoint, drafters: list[DrafterCheckpoint], donor: Path, tmp_path: Path
+    target: TargetCheckpoint, drafters: list[DrafterCheckpoint], built: Path, tmp_path: Path
 ) -> None:
     def progress(step: str, done: int = 0, total: int = 0) -> None:
         if step == "taking over the target" and done == 1:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        build(target, drafters[1], tmp_path / "out", OPTIONS, progress, target_from=donor)
+        build(target, drafters[1], tmp_path / "out", OPTIONS, progress, target_from=built)
     assert not list(tmp_path.iterdir())
-    open_bundle(donor)
+    open_bundle(built)
