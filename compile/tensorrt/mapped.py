@@ -1,4 +1,4 @@
-"""Weights in files, handed to TensorRT's parser where they are mapped, and let go of while it builds. Runs in the
+"""Weights in files, handed to TensorRT's parser whose mapped pages are released while it builds. Runs in the
 worker process.
 
 The parser maps the file too, but keeps every page it has read: one copy of the weights more, beside the builder's own
@@ -27,11 +27,11 @@ class MappedFile:
     def __init__(self, path: Path) -> None:
         with path.open("rb") as file:
             # A private mapping, because ctypes gives addresses of writable memory only. Nobody writes: pages that are
-            # let go of are read again.
+            # released are read again.
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
 
-    def let_go(self) -> None:
+    def release_pages(self) -> None:
         """Forget the pages that were read, where the system can: it keeps them as long as it has room."""
         if hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
@@ -51,14 +51,14 @@ def parse(parser: Any, onnx: Path, weights: Sequence[External]) -> tuple[bool, l
 
 
 @contextmanager
-def letting_go(files: Sequence[MappedFile]) -> Iterator[None]:
+def releasing_pages(files: Sequence[MappedFile]) -> Iterator[None]:
     """While inside, pages of `files` stay in memory only for as long as they are read."""
     done = threading.Event()
 
     def watch() -> None:
         while not done.wait(_SECONDS):
             for file in files:
-                file.let_go()
+                file.release_pages()
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()

@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
 
-from .mapped import letting_go, parse
+from .mapped import parse, releasing_pages
 from .network import faults, mark_queries
 
 _NO_DRIVER = "cudaError 35"
@@ -50,7 +50,7 @@ def build(trt: Any, request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     config.progress_monitor = monitor
     _add_profiles(builder, config, request["profiles"])
     started = time.perf_counter()
-    with letting_go(mapped), Path(request["plan"]).open("wb") as file:
+    with releasing_pages(mapped), Path(request["plan"]).open("wb") as file:
         if not builder.build_serialized_network_to_stream(network, config, _writer(trt, file)):
             raise Fault("; ".join(messages) or "the builder gave no reason")
     seconds = time.perf_counter() - started
