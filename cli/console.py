@@ -16,7 +16,7 @@ from typing import Any, TextIO
 from dflash_compile.runtime.errors import DFlashError
 
 from . import interrupts
-from .progress import Progress, show_progress
+from .progress import ProgressDisplay, show_progress
 from .report import Report, schema
 
 
@@ -48,7 +48,7 @@ class Console:
             self.out.flush()
 
     @contextlib.contextmanager
-    def progress(self) -> Iterator[Progress]:
+    def progress(self) -> Iterator[ProgressDisplay]:
         """A callback `(step, done, total, detail)` that draws a bar, or plain lines where there is no terminal."""
         with show_progress(self.err) if not self.quiet else contextlib.nullcontext(_unseen) as show:
 

@@ -14,21 +14,23 @@ if TYPE_CHECKING:
 HEARTBEAT_SECONDS = 20.0
 
 
-class Progress(Protocol):
-    """What library code calls: the step under way, how much of it is done where that is known, and how it goes."""
+class ProgressDisplay(Protocol):
+    """Shows progress, called as library code does: the step under way, how much of it is done where that is known, and
+    how it goes.
+    """
 
     def __call__(self, step: str, done: float = 0, total: float = 0, detail: str = "") -> None: ...
 
 
 @contextlib.contextmanager
-def show_progress(stream: TextIO) -> Iterator[Progress]:
-    """A `Progress` that shows itself on `stream` until the block ends."""
+def show_progress(stream: TextIO) -> Iterator[ProgressDisplay]:
+    """A `ProgressDisplay` that shows itself on `stream` until the block ends."""
     with _bar(stream) if stream.isatty() else _lines(stream, HEARTBEAT_SECONDS) as report:
         yield report
 
 
 @contextlib.contextmanager
-def _bar(stream: TextIO) -> Iterator[Progress]:
+def _bar(stream: TextIO) -> Iterator[ProgressDisplay]:
     from rich.console import Console
     from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
@@ -55,7 +57,7 @@ def _bar(stream: TextIO) -> Iterator[Progress]:
 
 
 @contextlib.contextmanager
-def _lines(stream: TextIO, heartbeat: float) -> Iterator[Progress]:
+def _lines(stream: TextIO, heartbeat: float) -> Iterator[ProgressDisplay]:
     start = time.monotonic()
     current, state, ended = "", "", threading.Event()
 

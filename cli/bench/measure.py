@@ -9,7 +9,7 @@ from pathlib import Path
 from dflash_compile.runtime.errors import LengthError
 from dflash_compile.runtime.session import Session
 
-from ..progress import Progress
+from ..progress import ProgressDisplay
 from .answers import take_turns, warm_up
 from .cache import cache_record
 from .context import make_prompt, measure_context, prompt_length, turns
@@ -28,7 +28,7 @@ def bench(
     suites: Sequence[Suite],
     lengths: Sequence[int],
     settings: SettingsRecord,
-    progress: Progress,
+    progress: ProgressDisplay,
 ) -> BenchRecord:
     """Every suite and every context length of `lengths` on `session`, which is the loaded bundle at `path`.
 
@@ -111,7 +111,11 @@ def fit(session: Session, suites: Sequence[Suite]) -> tuple[list[Suite], list[st
 
 
 def _suite(
-    suite: Suite, sides: Mapping[str, Side], settings: SettingsRecord, kv_bytes_per_token: int, progress: Progress
+    suite: Suite,
+    sides: Mapping[str, Side],
+    settings: SettingsRecord,
+    kv_bytes_per_token: int,
+    progress: ProgressDisplay,
 ) -> SuiteRecord:
     tick = _ticker(progress, f"suite {suite.name}", len(suite.prompts) * len(sides) * settings.repeats)
     warm_up(sides, suite.prompts[0])
@@ -128,7 +132,7 @@ def _contexts(
     prompt: Callable[[int], list[int]],
     settings: SettingsRecord,
     bundle: BundleRecord,
-    progress: Progress,
+    progress: ProgressDisplay,
 ) -> Iterator[ContextRecord]:
     for asked, size in sizes.items():
         tick = _ticker(progress, f"context {asked}", turns(bundle.block, settings.repeats))
@@ -146,7 +150,7 @@ def _contexts(
         yield record
 
 
-def _ticker(progress: Progress, step: str, total: int) -> Callable[[], None]:
+def _ticker(progress: ProgressDisplay, step: str, total: int) -> Callable[[], None]:
     """To be called before each of `total` answers, and after the last."""
     done = itertools.count()
     progress(step, 0, total)

@@ -18,7 +18,7 @@ from dflash_compile.runtime.bundle.read import open_bundle
 from dflash_compile.runtime.errors import DFlashError
 from dflash_compile.runtime.requirements import check_requirements
 
-from ..progress import Progress
+from ..progress import ProgressDisplay
 
 TARGET = "smollm2-135m"
 DRAFTER = ROOT / "smollm2-135m-dflash"
@@ -26,7 +26,7 @@ MAKERS = ("compile", "export", "runtime.bundle")
 """packages whose code decides what a bundle holds"""
 
 
-def ensure_bundle(output: Path, options: BuildOptions, progress: Progress, note: Note = no_notes) -> bool:
+def ensure_bundle(output: Path, options: BuildOptions, progress: ProgressDisplay, note: Note = no_notes) -> bool:
     """Have the demo's bundle at `output`; True when it had to be built.
 
     A key over the sources, the options and the code that builds is kept beside the bundle, in `NAME.key`. Raises what

@@ -15,7 +15,7 @@ from dflash_compile.runtime.session import Session
 from ..bench.answers import take_turns, warm_up
 from ..bench.sides import BASELINE, BLOCKS, SessionSide, Side, drafting_sides
 from ..bench.tally import Tally
-from ..progress import Progress
+from ..progress import ProgressDisplay
 from .prompts import DemoPrompt
 
 STEP = "generating with and without the drafter"
@@ -50,7 +50,7 @@ class Comparison:
 
 
 def compare(
-    session: Session, prompts: Sequence[DemoPrompt], max_new_tokens: int, repeats: int, progress: Progress
+    session: Session, prompts: Sequence[DemoPrompt], max_new_tokens: int, repeats: int, progress: ProgressDisplay
 ) -> Comparison:
     """Generate greedily for every prompt, `repeats` times on each side, taking turns."""
     sides = {**drafting_sides(session), BASELINE: SessionSide(session, draft=False)}
