@@ -15,6 +15,8 @@ import pytest
 from models import write_drafter, write_target
 from tree import FOLDERS, NAMESPACE, ROOT
 
+pytestmark = pytest.mark.slow  # half a minute, most of it torch and transformers in a process of their own
+
 Reports = tuple[Path, dict[str, dict[str, Any]]]
 COMMANDS = """
 import io, json, sys
@@ -93,7 +95,7 @@ def _manifest(bundle: Path) -> dict[str, Any]:
 
 def test_a_family(reports: Reports) -> None:
     folder, found = reports
-    assert found["family"]["ok"], found["family"]
+    assert "bundle" in found["family"], found["family"]
     assert _manifest(folder / "family")["target"]["family"] == "mistral"
 
 
@@ -105,7 +107,7 @@ def test_a_drafter_layout(reports: Reports) -> None:
 
 def test_a_precision(reports: Reports) -> None:
     folder, found = reports
-    assert found["precision"]["ok"], found["precision"]
+    assert "bundle" in found["precision"], found["precision"]
     assert _manifest(folder / "precision")["target"]["precision"] == "mixed"
 
 
