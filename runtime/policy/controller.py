@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol, Self
 
 from ..engines import Engines
-from .estimates import Costs, Shares
+from .acceptance_rates import Shares
+from .costs import Costs
 from .verify_rows import Blocks, Chance
 
 PLAIN = 1

@@ -7,8 +7,9 @@ from itertools import product
 
 import pytest
 
+from dflash_compile.runtime.policy.acceptance_rates import Shares
 from dflash_compile.runtime.policy.controller import PLAIN, AdaptiveWidth, CyclePlan, FixedWidth
-from dflash_compile.runtime.policy.estimates import Costs, Shares
+from dflash_compile.runtime.policy.costs import Costs
 
 BLOCK = 8
 TWO_CORES = {width: 1.0 + 0.13 * (width - 1) + (0.4 if width > 1 else 0.0) for width in range(1, 17)}
