@@ -38,7 +38,7 @@ def of_bundle(session: Session, tokens: Sequence[int], rows: int) -> Rows:
     """Log-probabilities after each of the last `rows` of `tokens`, [rows, vocab]."""
     target: Any = session.engines.target
     tokens, found, start = list(tokens), [], 0
-    for size in chunk_rows(len(tokens), target.widest, target.exact_width):
+    for size in chunk_rows(len(tokens), target.max_rows, target.min_verify_rows):
         target.verify(tokens[start : start + size], start)
         found.append(target.logits(size))
         start += size

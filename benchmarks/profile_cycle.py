@@ -42,7 +42,7 @@ def fill(session: Session, tokens: Sequence[int]) -> float:
     """Fill both caches with a prompt; milliseconds."""
     target, drafter = session.engines.target, session.engines.drafter
     began, start = thread_time(), 0
-    for rows in chunk_rows(len(tokens), min(target.widest, drafter.widest), target.exact_width):
+    for rows in chunk_rows(len(tokens), min(target.max_rows, drafter.max_rows), target.min_verify_rows):
         target.prefill(tokens[start : start + rows], start)
         drafter.inject(target.taps, rows, start)
         start += rows
@@ -54,7 +54,7 @@ def calls(session: Session, tokens: Sequence[int]) -> Iterator[tuple[str, Callab
     target, drafter = session.engines.target, session.engines.drafter
     position = len(tokens)
     widths = range(2, drafter.block + 1)
-    for width in [target.exact_width, *(width for width in widths if width != target.exact_width)]:
+    for width in [target.min_verify_rows, *(width for width in widths if width != target.min_verify_rows)]:
         yield f"verify {width}", lambda width=width: target.verify(tokens[:width], position)
     for width in widths:
         yield f"draft {width}", lambda width=width: drafter.draft(7, position, width)

@@ -42,9 +42,9 @@ class Cycles:
         """The prompt, with given rows in place of its tokens, into both caches; the first token of the answer."""
         target, drafter, record, prompt = self.target, self.drafter, self.record, self.request.prompt_ids
         record.prompt_tokens = len(prompt)
-        widest = target.widest if drafter is None else min(target.widest, drafter.widest)
+        widest = target.max_rows if drafter is None else min(target.max_rows, drafter.max_rows)
         choice = 0
-        for rows in chunk_rows(len(prompt), widest, target.exact_width):
+        for rows in chunk_rows(len(prompt), widest, target.min_verify_rows):
             now = record.clock()
             embeds = within(self.request.embeds, self.position, rows)
             choice = target.prefill(prompt[self.position : self.position + rows], self.position, embeds)

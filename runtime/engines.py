@@ -31,17 +31,24 @@ class TargetEngine(ABC):
     """The target in verification mode: any number of rows at any position, logits in, choices out."""
 
     def __init__(
-        self, *, context: int, vocab: int, widest: int, exact_width: int, multiple: int = 1, embeds: int | None = None
+        self,
+        *,
+        context: int,
+        vocab: int,
+        max_rows: int,
+        min_verify_rows: int,
+        row_multiple: int = 1,
+        embeds: int | None = None,
     ) -> None:
         self.context = context
         """rows of the cache"""
         self.vocab = vocab
-        self.widest = widest
+        self.max_rows = max_rows
         """most rows of one call"""
-        self.exact_width = exact_width
+        self.min_verify_rows = min_verify_rows
         """fewest rows of one call: narrower calls are padded, because one row may run another kernel and round
         otherwise"""
-        self.multiple = multiple
+        self.row_multiple = row_multiple
         """rows of a verify come in multiples of it: where kernels take so many at once, a row that is left over runs
         another one"""
         self.embeds = embeds
@@ -50,11 +57,11 @@ class TargetEngine(ABC):
 
     @final
     def prefill(self, tokens: Sequence[int], position: int, embeds: Sequence[Span] = ()) -> int:
-        """Write the K/V of `tokens`, at most `widest`, and return the target's choice after the last of them.
+        """Write the K/V of `tokens`, at most `max_rows`, and return the target's choice after the last of them.
 
         `embeds`, which count from the first of `tokens`, take the place of their embeddings.
         """
-        padded, rows = self._padded(tokens, position, self.exact_width), len(tokens)
+        padded, rows = self._padded(tokens, position, self.min_verify_rows), len(tokens)
         with _faults("prefill"):
             if embeds:
                 choice = self._embeds_impl(padded, rows, position, embeds)
@@ -71,10 +78,10 @@ class TargetEngine(ABC):
         one.
         """
         rows = self._padded(block, position, self.padded(len(block)))
-        if not 0 <= keep <= min(self._rows, self.widest - len(rows)):
+        if not 0 <= keep <= min(self._rows, self.max_rows - len(rows)):
             raise UsageError(
                 f"{keep} rows of taps to keep",
-                why=f"{self._rows} are there, and {self.widest} fit with the {len(rows)} of this call",
+                why=f"{self._rows} are there, and {self.max_rows} fit with the {len(rows)} of this call",
             )
         with _faults("verify"):
             choices = self._verify_impl(rows, position, keep)
@@ -83,17 +90,17 @@ class TargetEngine(ABC):
 
     def room(self, keep: int, rows: int) -> bool:
         """Whether a call of `rows` can keep the taps of `keep` rows before it."""
-        return keep + self.padded(rows) <= self.widest
+        return keep + self.padded(rows) <= self.max_rows
 
     def padded(self, rows: int) -> int:
         """Rows that a verify of `rows` really has."""
-        rows = max(rows, self.exact_width)
-        return rows + -rows % self.multiple
+        rows = max(rows, self.min_verify_rows)
+        return rows + -rows % self.row_multiple
 
     def fitting(self, position: int) -> int:
         """Most rows of a block at `position`, none of them left over."""
-        most = min(self.context - position, self.widest)
-        return most - most % self.multiple
+        most = min(self.context - position, self.max_rows)
+        return most - most % self.row_multiple
 
     @property
     def taps(self) -> Taps:
@@ -130,10 +137,10 @@ class TargetEngine(ABC):
 
         The added ones are past every real one, so no real row sees them.
         """
-        if not 1 <= len(tokens) <= self.widest:
+        if not 1 <= len(tokens) <= self.max_rows:
             raise UsageError(
                 f"{len(tokens)} rows in one call of the target",
-                why=f"it takes 1 to {self.widest}",
+                why=f"it takes 1 to {self.max_rows}",
                 fix="split the rows over several calls",
             )
         missing = rows - len(tokens)
@@ -147,12 +154,12 @@ class DrafterEngine(ABC):
     has_chances = False
     """whether it says how sure it is of its proposals"""
 
-    def __init__(self, *, context: int, block: int, widest: int) -> None:
+    def __init__(self, *, context: int, block: int, max_rows: int) -> None:
         self.context = context
         """rows of the draft cache"""
         self.block = block
         """rows of the block it was trained for: the anchor and the proposals"""
-        self.widest = widest
+        self.max_rows = max_rows
         """most rows of one inject"""
         self._slots = 0
         """proposals of the last draft"""
@@ -160,10 +167,10 @@ class DrafterEngine(ABC):
     @final
     def inject(self, taps: Taps, rows: int, position: int) -> None:
         """Write the context K/V of the first `rows` rows of `taps`, whose tokens were committed at `position`."""
-        if not 1 <= rows <= min(taps.rows, self.widest):
+        if not 1 <= rows <= min(taps.rows, self.max_rows):
             raise UsageError(
                 f"{rows} rows in one inject",
-                why=f"the taps hold {taps.rows} and an inject takes {self.widest}",
+                why=f"the taps hold {taps.rows} and an inject takes {self.max_rows}",
                 fix="inject what the last call committed, in several calls",
             )
         _check_fits(position, rows, self.context)
@@ -287,7 +294,7 @@ class Engines:
         """Rows that a block costs least with; empty where any number of rows is as good as another."""
         if self.cycle is not None:
             return self.cycle.widths
-        step, block = self.target.multiple, self.drafter.block
+        step, block = self.target.row_multiple, self.drafter.block
         return sorted({*range(step, block, step), block}) if step > 1 else ()
 
     def close(self) -> None:

@@ -37,9 +37,9 @@ class Limits:
 def plan_limits(request: Request, target: TargetEngine, eos_ids: Sequence[int]) -> Limits:
     """The limits of the answer to `request`.
 
-    The last token needs no row of its own, but every call needs `exact_width` rows: the cache allows context - prompt -
-    exact_width + 2 tokens, and always the one that prefill chooses. Raises `LengthError` where the prompt alone does
-    not fit.
+    The last token needs no row of its own, but every call needs `min_verify_rows` rows: the cache allows context -
+    prompt - min_verify_rows + 2 tokens, and always the one that prefill chooses. Raises `LengthError` where the prompt
+    alone does not fit.
     """
     prompt_tokens = len(request.prompt_ids)
     if prompt_tokens > target.context:
@@ -47,7 +47,7 @@ def plan_limits(request: Request, target: TargetEngine, eos_ids: Sequence[int]) 
             f"the prompt has {prompt_tokens} tokens; the bundle holds {target.context}, prompt and answer together",
             fix="shorten it, or build the bundle with a larger --max-context",
         )
-    room = max(target.context - prompt_tokens - target.exact_width + 2, 1)
+    room = max(target.context - prompt_tokens - target.min_verify_rows + 2, 1)
     if request.max_new_tokens is not None and request.max_new_tokens <= room:
         return Limits(request.max_new_tokens, "max_new_tokens", frozenset(eos_ids))
     return Limits(room, "length", frozenset(eos_ids))

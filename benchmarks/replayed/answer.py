@@ -59,7 +59,12 @@ def record(session: Session, suites: Sequence[Suite], most: int, rounds: int) ->
     prices = measure_prices(session, tokens, rounds)
     answers = [_answer(session, suite.name, prompt, most) for suite in suites for prompt in suite.prompts]
     return Recording(
-        drafter.block, target.exact_width, target.multiple, min(target.widest, drafter.widest), prices, answers
+        drafter.block,
+        target.min_verify_rows,
+        target.row_multiple,
+        min(target.max_rows, drafter.max_rows),
+        prices,
+        answers,
     )
 
 

@@ -32,9 +32,9 @@ class ReplayedTarget(TargetEngine):
         super().__init__(
             context=context,
             vocab=1 << 31,
-            widest=recording.widest,
-            exact_width=recording.exact_width,
-            multiple=recording.multiple,
+            max_rows=recording.widest,
+            min_verify_rows=recording.exact_width,
+            row_multiple=recording.multiple,
         )
         self._prices, self._clock, self._host = recording.prices, clock, host
         self._first, self._truth = len(answer.prompt) - 1, answer.tokens
@@ -64,7 +64,7 @@ class ReplayedDrafter(DrafterEngine):
         super().__init__(
             context=len(answer.prompt) + len(answer.tokens) + recording.block,
             block=recording.block,
-            widest=recording.widest,
+            max_rows=recording.widest,
         )
         self._prices: Prices = recording.prices
         self._clock, self._first, self._proposals = clock, len(answer.prompt), answer.proposals

@@ -54,7 +54,7 @@ class Unasked(AdaptiveWidth):
 def measure_prices(session: Session, tokens: Sequence[int], rounds: int) -> Prices:
     """Of `rounds` calls each, behind `tokens`, which both caches hold."""
     target, drafter = session.engines.target, session.engines.drafter
-    widest = min(target.widest, drafter.widest, len(tokens))
+    widest = min(target.max_rows, drafter.max_rows, len(tokens))
     named = dict(calls(session, tokens))
     # The first inject after other calls finds nothing of its weights in the processor's caches, as one in an answer
     # does.

@@ -164,7 +164,7 @@ class AdaptiveWidth:
     @classmethod
     def for_engines(cls, engines: Engines, *, drafter: bool = True) -> Self:
         """One that knows nothing yet of `engines`."""
-        return cls(engines.drafter.block, engines.widths, narrowest=engines.target.exact_width, drafter=drafter)
+        return cls(engines.drafter.block, engines.widths, narrowest=engines.target.min_verify_rows, drafter=drafter)
 
     def begin(self) -> None:
         """Another answer begins: how often the drafter was right in others says little of it, what calls cost and what

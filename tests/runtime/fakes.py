@@ -29,8 +29,14 @@ def continuation(prompt: Sequence[int], count: int) -> list[int]:
 
 
 class FakeTarget(TargetEngine):
-    def __init__(self, context: int = 64, exact_width: int = 2, widest: int = 16) -> None:
-        super().__init__(context=context, vocab=VOCAB, widest=widest, exact_width=exact_width, multiple=exact_width)
+    def __init__(self, context: int = 64, min_verify_rows: int = 2, max_rows: int = 16) -> None:
+        super().__init__(
+            context=context,
+            vocab=VOCAB,
+            max_rows=max_rows,
+            min_verify_rows=min_verify_rows,
+            row_multiple=min_verify_rows,
+        )
         self.cache = [-1] * context
         self.widths: list[int] = []
         self._last: tuple[int, list[int]] = (0, [])
@@ -39,7 +45,7 @@ class FakeTarget(TargetEngine):
         self.cache = []
 
     def _write(self, tokens: Sequence[int], position: int) -> list[int]:
-        assert self.exact_width <= len(tokens) <= self.widest
+        assert self.min_verify_rows <= len(tokens) <= self.max_rows
         assert -1 not in self.cache[:position], "a row before the position was never written"
         self.widths.append(len(tokens))
         self.cache[position : position + len(tokens)] = tokens
@@ -50,7 +56,7 @@ class FakeTarget(TargetEngine):
         return self._write(tokens, position)[rows - 1]
 
     def _verify_impl(self, block: Sequence[int], position: int, keep: int) -> Sequence[int]:
-        assert len(block) % self.multiple == 0, "a row left over runs another kernel"
+        assert len(block) % self.row_multiple == 0, "a row left over runs another kernel"
         start, tokens = self._last
         choices = self._write(block, position)
         if keep:
@@ -70,8 +76,8 @@ class FakeDrafter(DrafterEngine):
 
     has_chances = True
 
-    def __init__(self, right, context: int = 64, block: int = 8, widest: int = 16) -> None:
-        super().__init__(context=context, block=block, widest=widest)
+    def __init__(self, right, context: int = 64, block: int = 8, max_rows: int = 16) -> None:
+        super().__init__(context=context, block=block, max_rows=max_rows)
         self.right = right
         self.cache = [-1] * context
         self.drafted_after: list[list[int]] = []

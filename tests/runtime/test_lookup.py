@@ -86,13 +86,13 @@ def _repeating(monkeypatch):
 
 
 def answer(
-    prompt, *, context=64, exact_width=2, widest=16, right=None, most=None, eos=(), controller=None, lookup=True
+    prompt, *, context=64, min_verify_rows=2, widest=16, right=None, most=None, eos=(), controller=None, lookup=True
 ):
     """(tokens, statistics, target, drafter) of one request."""
-    target = FakeTarget(context, exact_width, widest)
+    target = FakeTarget(context, min_verify_rows, widest)
     drafter = FakeDrafter(right, context, BLOCK, widest)
     record, request = Recorder(BLOCK), Request(prompt, most, draft=right is not None, lookup=lookup)
-    controller = controller or AdaptiveWidth(BLOCK, narrowest=exact_width, drafter=right is not None)
+    controller = controller or AdaptiveWidth(BLOCK, narrowest=min_verify_rows, drafter=right is not None)
     return (
         list(run(Engines(target, drafter), request, plan_limits(request, target, eos), controller, record)),
         record.snapshot(),
@@ -109,14 +109,14 @@ def answer(
     most=st.none() | st.integers(1, 40),
     eos=st.lists(st.integers(0, VOCAB - 1), max_size=2),
     context=st.integers(44, 90),
-    exact_width=st.integers(1, 4),
+    min_verify_rows=st.integers(1, 4),
     widest=st.integers(8, 20),
     adaptive=st.booleans(),
 )
-def test_looking_up_equals_plain_decoding(prompt, kind, seed, most, eos, context, exact_width, widest, adaptive):
-    shape = {"context": context, "exact_width": exact_width, "widest": widest, "most": most, "eos": eos}
+def test_looking_up_equals_plain_decoding(prompt, kind, seed, most, eos, context, min_verify_rows, widest, adaptive):
+    shape = {"context": context, "min_verify_rows": min_verify_rows, "widest": widest, "most": most, "eos": eos}
     plain, plain_stats, _, _ = answer(prompt, lookup=False, **shape)
-    controller = None if adaptive else AnyWidth(seed, exact_width, drafting=0.5 if kind else 0)
+    controller = None if adaptive else AnyWidth(seed, min_verify_rows, drafting=0.5 if kind else 0)
     tokens, stats, target, drafter = answer(
         prompt, right=drafters(kind, seed) if kind else None, controller=controller, **shape
     )
@@ -127,7 +127,7 @@ def test_looking_up_equals_plain_decoding(prompt, kind, seed, most, eos, context
     assert plain_stats.cycles == plain_stats.undrafted_tokens == len(plain) - 1, (
         "without look-ups a plain cycle gives one token"
     )
-    assert min(target.widths) >= exact_width
+    assert min(target.widths) >= min_verify_rows
     assert 0 <= stats.looked_up_accepted <= stats.looked_up
     if drafter is not None:
         assert all(known == [*prompt, *tokens][: len(known)] for known in drafter.drafted_after), (
@@ -137,7 +137,7 @@ def test_looking_up_equals_plain_decoding(prompt, kind, seed, most, eos, context
         assert stats.drafted == 0
     # Every cycle gives its accepted guesses and one more; only the last may be cut.
     surplus = stats.accepted + stats.looked_up_accepted + stats.cycles - (stats.tokens - 1)
-    assert 0 <= surplus < max(BLOCK, exact_width)
+    assert 0 <= surplus < max(BLOCK, min_verify_rows)
     drafted = stats.tokens - 1 - stats.undrafted_tokens
     assert stats.tau * stats.drafted == pytest.approx(drafted)
     assert stats.undrafted_tau * (stats.cycles - stats.drafted) == pytest.approx(stats.undrafted_tokens)
@@ -176,7 +176,7 @@ def test_a_guess_in_the_spare_row_saves_cycles_and_costs_no_row():
 
 
 def test_where_one_row_is_exact_there_is_no_spare_row():
-    _, stats, target, _ = answer([1, 2, 3] * 3, exact_width=1, controller=Plain(), most=20)
+    _, stats, target, _ = answer([1, 2, 3] * 3, min_verify_rows=1, controller=Plain(), most=20)
     assert (stats.looked_up, stats.undrafted_tau, set(target.widths[1:])) == (0, 1, {1})
 
 

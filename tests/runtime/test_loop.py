@@ -31,10 +31,10 @@ def drafters(kind: str, seed: int):
 
 
 def answer(
-    prompt, *, context=64, exact_width=2, widest=16, right=None, most=None, eos=(), block=BLOCK, controller=None
+    prompt, *, context=64, min_verify_rows=2, widest=16, right=None, most=None, eos=(), block=BLOCK, controller=None
 ):
     """(tokens, statistics, target, drafter) of one request; `right=None` decodes plainly."""
-    target = FakeTarget(context, exact_width, widest)
+    target = FakeTarget(context, min_verify_rows, widest)
     drafter = FakeDrafter(right, context, BLOCK, widest)
     record, request = Recorder(BLOCK), Request(prompt, most, draft=right is not None, lookup=False)
     tokens = list(
@@ -57,12 +57,12 @@ def answer(
     most=st.none() | st.integers(1, 40),
     eos=st.lists(st.integers(0, VOCAB - 1), max_size=2),
     context=st.integers(40, 72),
-    exact_width=st.integers(1, 4),
+    min_verify_rows=st.integers(1, 4),
     widest=st.integers(8, 16),
     block=st.integers(2, BLOCK),
 )
-def test_drafting_equals_plain_decoding(prompt, kind, seed, most, eos, context, exact_width, widest, block):
-    shape = {"context": context, "exact_width": exact_width, "widest": widest, "most": most, "eos": eos}
+def test_drafting_equals_plain_decoding(prompt, kind, seed, most, eos, context, min_verify_rows, widest, block):
+    shape = {"context": context, "min_verify_rows": min_verify_rows, "widest": widest, "most": most, "eos": eos}
     plain, plain_stats, _, _ = answer(prompt, **shape)
     tokens, stats, target, drafter = answer(prompt, right=drafters(kind, seed), block=block, **shape)
 
@@ -73,8 +73,8 @@ def test_drafting_equals_plain_decoding(prompt, kind, seed, most, eos, context, 
     if stats.finish == "max_new_tokens":
         assert len(tokens) == most
     if stats.finish == "length":
-        assert len(prompt) + len(tokens) == max(context - exact_width + 2, len(prompt) + 1)
-    assert min(target.widths) >= exact_width
+        assert len(prompt) + len(tokens) == max(context - min_verify_rows + 2, len(prompt) + 1)
+    assert min(target.widths) >= min_verify_rows
     # What the drafter was shown is what was committed, row for row.
     assert all(known == [*prompt, *tokens][: len(known)] for known in drafter.drafted_after)
 

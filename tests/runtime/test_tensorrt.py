@@ -154,7 +154,7 @@ def test_a_width_that_rounds_otherwise_is_left_aside() -> None:
     assert (machine.engines.widths, machine.pair.widths) == ((2, BLOCK), [2, 3, BLOCK])
     assert "a verify of 3 rows rounds otherwise" in machine.engines.notes[0]
     assert machine.answer(PROMPT, 40, width=3) == continuation(PROMPT, 40)
-    assert Machine(widths=(2, BLOCK), unlike=2).engines.target.exact_width == BLOCK, (
+    assert Machine(widths=(2, BLOCK), unlike=2).engines.target.min_verify_rows == BLOCK, (
         "then plain decoding is as wide as a block"
     )
     with pytest.raises(UsageError, match="3 rows"):

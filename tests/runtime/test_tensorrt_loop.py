@@ -92,7 +92,7 @@ def test_what_was_computed_behind_an_end_that_only_the_host_knows_is_thrown_away
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_the_device_stops_where_the_cache_is_full(pattern: str, widths: Sequence[int]) -> None:
     machine = Machine(PATTERNS[pattern], widths=widths, cycles=200)
-    room = CONTEXT - len(PROMPT) - machine.engines.target.exact_width + 2
+    room = CONTEXT - len(PROMPT) - machine.engines.target.min_verify_rows + 2
     assert machine.answer(PROMPT, 1000) == continuation(PROMPT, room)
     assert machine.record.finish == "length"
     assert machine.answer(PROMPT, 1000, width=2) == continuation(PROMPT, room)

@@ -41,12 +41,12 @@ class StaticTarget(TargetEngine):
         super().__init__(
             context=manifest.context,
             vocab=manifest.target.vocab,
-            widest=_rows(self._prefill),
-            exact_width=manifest.requires.exact_width,
+            max_rows=_rows(self._prefill),
+            min_verify_rows=manifest.requires.exact_width,
         )
         self._functions: Functions | None = functions
         taps = next(port for port in self._prefill.outputs if port.name == "taps")
-        self._taps = np.zeros((self.widest, int(taps.shape[2])), taps.dtype)
+        self._taps = np.zeros((self.max_rows, int(taps.shape[2])), taps.dtype)
 
     def close(self) -> None:
         if self._functions is not None:
@@ -84,7 +84,7 @@ class StaticDrafter(DrafterEngine):
         manifest = bundle.manifest
         self._injects = _of_role(manifest.drafter, "inject")
         self._drafts = _of_role(manifest.drafter, "draft")
-        super().__init__(context=manifest.context, block=manifest.pairing.block, widest=_rows(self._injects[-1]))
+        super().__init__(context=manifest.context, block=manifest.pairing.block, max_rows=_rows(self._injects[-1]))
         self._functions: Functions | None = functions
         self._mask_id, self._ids = manifest.pairing.mask_id, draft_token_ids(bundle)
         self._dtype = next(port.dtype for port in self._injects[0].inputs if port.name == "taps")

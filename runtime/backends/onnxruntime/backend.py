@@ -74,7 +74,7 @@ class _Maker:
 
 
 class _Target(TargetEngine):
-    """Logits of every row to verify; of the last one, `exact_width` times, to prefill.
+    """Logits of every row to verify; of the last one, `min_verify_rows` times, to prefill.
 
     The head, too, may round otherwise on one row: asked for as many as the narrowest verify has, it gives the same
     choice after a prompt as a verify of the same row would.
@@ -86,29 +86,31 @@ class _Target(TargetEngine):
         self._graph: Graph | None = maker.graph(manifest.target, "target")
         # Products of four bits take rows two by two: the last of an odd number rounds as a single row does, as narrower
         # calls do at every precision.
-        multiple = narrowest
-        widest = self._graph.narrowed(-(-max(min(PREFILL_ROWS, manifest.context), block) // multiple) * multiple)
+        row_multiple = narrowest
+        max_rows = self._graph.narrowed(
+            -(-max(min(PREFILL_ROWS, manifest.context), block) // row_multiple) * row_multiple
+        )
         ports = self._graph.ports
         hidden = _size(ports["embeds"].shape[2]) if "embeds" in ports else None
         super().__init__(
             context=manifest.context,
             vocab=manifest.target.vocab,
-            widest=widest,
-            exact_width=narrowest,
-            multiple=multiple,
+            max_rows=max_rows,
+            min_verify_rows=narrowest,
+            row_multiple=row_multiple,
             embeds=hidden,
         )
         self._width = _size(ports["taps"].shape[2])
         self._caches = self._graph.cache_buffers(maker.library, maker.device)
         _check_length(self._graph, self._caches, manifest.context)
-        self._tokens = maker.buffer((self.widest,), "int32")
+        self._tokens = maker.buffer((self.max_rows,), "int32")
         self._position = maker.buffer((1,), "int32")
         self._last = maker.buffer((narrowest,), "int32")
-        self._every = maker.buffer((self.widest,), "int32")
-        self._every.write(range(self.widest))
-        self._logits = maker.buffer((self.widest, self.vocab), ports["logits"].dtype)
-        self._taps = maker.buffer((self.widest, self._width), ports["taps"].dtype)
-        self._rows_in = None if hidden is None else _RowsIn(maker, self.widest, hidden)
+        self._every = maker.buffer((self.max_rows,), "int32")
+        self._every.write(range(self.max_rows))
+        self._logits = maker.buffer((self.max_rows, self.vocab), ports["logits"].dtype)
+        self._taps = maker.buffer((self.max_rows, self._width), ports["taps"].dtype)
+        self._rows_in = None if hidden is None else _RowsIn(maker, self.max_rows, hidden)
         self._kept: dict[tuple[int, ...], int] = {}
         """rows of taps before those of a call, as it is bound"""
 
@@ -121,15 +123,15 @@ class _Target(TargetEngine):
         self._caches = {}
 
     def _prefill_impl(self, tokens: Sequence[int], rows: int, position: int) -> int:
-        self._last.write([rows - 1] * self.exact_width)
-        return self._run(tokens, position, self._last, self.exact_width, 0)[0]
+        self._last.write([rows - 1] * self.min_verify_rows)
+        return self._run(tokens, position, self._last, self.min_verify_rows, 0)[0]
 
     def _embeds_impl(self, tokens: Sequence[int], rows: int, position: int, embeds: Sequence[Span]) -> int:
         if self._rows_in is None:
             return super()._embeds_impl(tokens, rows, position, embeds)
         self._rows_in.write(len(tokens), embeds)
-        self._last.write([rows - 1] * self.exact_width)
-        return self._run(tokens, position, self._last, self.exact_width, 0, given=True)[0]
+        self._last.write([rows - 1] * self.min_verify_rows)
+        return self._run(tokens, position, self._last, self.min_verify_rows, 0, given=True)[0]
 
     def _verify_impl(self, block: Sequence[int], position: int, keep: int) -> Sequence[int]:
         return self._run(block, position, self._every, len(block), keep)
@@ -175,10 +177,10 @@ class _Target(TargetEngine):
 class _RowsIn:
     """Memory for rows in place of embedded tokens. Calls that have none read flags that are never written."""
 
-    def __init__(self, maker: _Maker, widest: int, hidden: int) -> None:
+    def __init__(self, maker: _Maker, max_rows: int, hidden: int) -> None:
         self._hidden = hidden
-        self._rows = maker.buffer((widest, hidden), "float32")
-        self._given, self._none = maker.buffer((widest,), "int32"), maker.buffer((widest,), "int32")
+        self._rows = maker.buffer((max_rows, hidden), "float32")
+        self._given, self._none = maker.buffer((max_rows,), "int32"), maker.buffer((max_rows,), "int32")
 
     def write(self, count: int, embeds: Sequence[Span]) -> None:
         """The rows of `embeds` for a call of `count` rows."""
@@ -209,7 +211,7 @@ class _Drafter(DrafterEngine):
         super().__init__(
             context=maker.manifest.context,
             block=pairing.block,
-            widest=self._inject.narrowed(max(PREFILL_ROWS, pairing.block)),
+            max_rows=self._inject.narrowed(max(PREFILL_ROWS, pairing.block)),
         )
         self._mask_id = pairing.mask_id
         self._ids = maker.draft_ids

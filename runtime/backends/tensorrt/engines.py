@@ -29,7 +29,7 @@ class Target(TargetEngine):
         """`widths` are those of verify, narrowest first, that give one another's bits."""
         manifest = pair.manifest
         super().__init__(
-            context=manifest.context, vocab=manifest.target.vocab, widest=pair.chunk, exact_width=widths[0]
+            context=manifest.context, vocab=manifest.target.vocab, max_rows=pair.chunk, min_verify_rows=widths[0]
         )
         self._pair, self._widths = pair, widths
 
@@ -69,7 +69,7 @@ class Drafter(DrafterEngine):
     """Draft at the block's width; inject at the block's or at a chunk's."""
 
     def __init__(self, pair: Pair) -> None:
-        super().__init__(context=pair.manifest.context, block=pair.block, widest=pair.chunk)
+        super().__init__(context=pair.manifest.context, block=pair.block, max_rows=pair.chunk)
         self._pair = pair
 
     def close(self) -> None:
