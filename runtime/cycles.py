@@ -83,8 +83,8 @@ class Cycles:
         """A cycle in calls of its own: guess, verify, commit what stands."""
         if plan.drafted and self.drafter is not None:
             proposals = self._draft(self.drafter, anchor, plan.width, began)
-            if self.drafter.has_chances:
-                proposals = proposals[: self.controller.narrow(plan, self.drafter.chance) - 1]
+            if self.drafter.reports_confidence:
+                proposals = proposals[: self.controller.narrow(plan, self.drafter.confidence) - 1]
         else:
             # Rows that make a narrow call exact are computed anyway: a guess in them costs nothing.
             proposals = guesses[: self.target.padded(plan.width) - 1]

@@ -151,8 +151,8 @@ class TargetEngine(ABC):
 class DrafterEngine(ABC):
     """The drafter: takes the taps of committed tokens in, gives proposals for the next ones out."""
 
-    has_chances = False
-    """whether it says how sure it is of its proposals"""
+    reports_confidence = False
+    """whether `confidence` can be asked"""
 
     def __init__(self, *, context: int, block: int, max_rows: int) -> None:
         self.context = context
@@ -192,15 +192,15 @@ class DrafterEngine(ABC):
             return self._draft_impl(anchor, position, width)
 
     @final
-    def chance(self, slot: int) -> float:
-        """The chance, from 0 to 1, that the drafter gave its proposal at `slot` of the last draft, 0 right after the
-        anchor.
+    def confidence(self, slot: int) -> float:
+        """The probability, from 0 to 1, that the drafter gave its proposal at `slot` of the last draft, 0 right after
+        the anchor.
 
-        Raises `UsageError` for a slot that was not drafted, and for a drafter without chances.
+        Raises `UsageError` for a slot that was not drafted, and for a drafter that reports no confidence.
         """
         if not 0 <= slot < self._slots:
             raise UsageError(f"slot {slot}", why=f"the last draft has {self._slots}, from 0", fix="draft a wider block")
-        return self._chance_impl(slot)
+        return self._confidence_impl(slot)
 
     @abstractmethod
     def close(self) -> None:
@@ -212,12 +212,12 @@ class DrafterEngine(ABC):
     @abstractmethod
     def _draft_impl(self, anchor: int, position: int, width: int) -> Sequence[int]: ...
 
-    def _chance_impl(self, slot: int) -> float:
-        """As `chance`. Drafters whose engines give choices and no logits leave it as it is, and refuse."""
+    def _confidence_impl(self, slot: int) -> float:
+        """As `confidence`. Drafters whose engines give choices and no logits leave it as it is, and refuse."""
         raise UsageError(
             "how sure this drafter is",
-            why="its engines give choices without their chances",
-            fix="ask only where `has_chances` is true",
+            why="its engines give choices without their probabilities",
+            fix="ask only where `reports_confidence` is true",
         )
 
 

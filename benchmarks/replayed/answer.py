@@ -91,7 +91,7 @@ def _answer(session: Session, suite: str, prompt: str, most: int) -> Answer:
         if len(tokens) < length:
             drafts = [_draft(drafter, tokens[-1], position, width) for width in range(2, drafter.block + 1)]
             proposals.append([proposed for proposed, _ in drafts])
-            if drafter.has_chances:
+            if drafter.reports_confidence:
                 chances.append([said for _, said in drafts])
         tokens.append(target.verify([tokens[-1]], position)[0])
         drafter.inject(target.taps, 1, position)
@@ -100,4 +100,4 @@ def _answer(session: Session, suite: str, prompt: str, most: int) -> Answer:
 
 def _draft(drafter: DrafterEngine, anchor: int, position: int, width: int) -> tuple[list[int], list[float]]:
     proposed = list(drafter.draft(anchor, position, width))
-    return proposed, [drafter.chance(slot) for slot in range(width - 1)] if drafter.has_chances else []
+    return proposed, [drafter.confidence(slot) for slot in range(width - 1)] if drafter.reports_confidence else []

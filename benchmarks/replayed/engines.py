@@ -68,10 +68,10 @@ class ReplayedDrafter(DrafterEngine):
         )
         self._prices: Prices = recording.prices
         self._clock, self._first, self._proposals = clock, len(answer.prompt), answer.proposals
-        self.has_chances = chances and bool(answer.chances)
+        self.reports_confidence = chances and bool(answer.chances)
         self._chances, self._said = answer.chances, list[float]()
 
-    def _chance_impl(self, slot: int) -> float:
+    def _confidence_impl(self, slot: int) -> float:
         return self._said[slot]
 
     def close(self) -> None:
@@ -83,6 +83,6 @@ class ReplayedDrafter(DrafterEngine):
 
     def _draft_impl(self, anchor: int, position: int, width: int) -> Sequence[int]:
         self._clock.now += self._prices.draft[width]
-        if self.has_chances:
+        if self.reports_confidence:
             self._said = self._chances[position - self._first][width - 2]
         return self._proposals[position - self._first][width - 2]

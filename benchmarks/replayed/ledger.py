@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from dflash_compile.runtime.policy.controller import Controller, CyclePlan
-from dflash_compile.runtime.policy.verify_rows import Chance
+from dflash_compile.runtime.policy.verify_rows import Confidence
 
 
 class Ledger:
@@ -29,8 +29,8 @@ class Ledger:
     def plan(self, most: int, match: int) -> CyclePlan:
         return self._inner.plan(most, match)
 
-    def narrow(self, plan: CyclePlan, chance: Chance) -> int:
-        return self._inner.narrow(plan, chance)
+    def narrow(self, plan: CyclePlan, confidence: Confidence) -> int:
+        return self._inner.narrow(plan, confidence)
 
     def observe(self, plan: CyclePlan, accepted: int, seconds: float, verify_seconds: float) -> None:
         self._inner.observe(plan, accepted, seconds, verify_seconds)

@@ -8,7 +8,7 @@ import msgspec
 from profile_cycle import WAYS, by_turns, calls, host
 
 from dflash_compile.runtime.policy.controller import AdaptiveWidth, CyclePlan
-from dflash_compile.runtime.policy.verify_rows import Chance
+from dflash_compile.runtime.policy.verify_rows import Confidence
 from dflash_compile.runtime.session import Session
 
 _HOST_TOKENS = 96
@@ -47,7 +47,7 @@ class Prices(msgspec.Struct, frozen=True):
 class Unasked(AdaptiveWidth):
     """Decides as if the drafter did not say how sure it is."""
 
-    def narrow(self, plan: CyclePlan, chance: Chance) -> int:
+    def narrow(self, plan: CyclePlan, confidence: Confidence) -> int:
         return plan.width
 
 
@@ -72,7 +72,7 @@ def measure_prices(session: Session, tokens: Sequence[int], rounds: int) -> Pric
         for role in ("verify", "draft", "inject")
     }
     hosts = {name: host(session, _HOST_TOKENS, **way)["host_us"] / 1e6 for name, way in WAYS.items()}
-    if drafter.has_chances:
+    if drafter.reports_confidence:
         hosts |= {
             f"{name}, silent": host(session, _HOST_TOKENS, Unasked, **way)["host_us"] / 1e6
             for name, way in WAYS.items()

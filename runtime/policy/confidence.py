@@ -12,7 +12,7 @@ _FORGET = 0.98
 """weight of what came of earlier proposals: in a class per proposal of it, in all per proposal"""
 
 
-class Confidence:
+class Calibration:
     """The chance that a proposal stands, from the one that the drafter gives it: right from the start where that is the
     truth, and learned where not.
     """

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol, Self
 from ..engines import Engines
 from .acceptance_rates import Shares
 from .costs import Costs
-from .verify_rows import Blocks, Chance
+from .verify_rows import Blocks, Confidence
 
 PLAIN = 1
 """the width that means: do not draft"""
@@ -72,10 +72,10 @@ class Controller(Protocol):
         """
         ...
 
-    def narrow(self, plan: CyclePlan, chance: Chance) -> int:
+    def narrow(self, plan: CyclePlan, confidence: Confidence) -> int:
         """How many rows of the block that was drafted by `plan` to verify, from 2 to all.
 
-        Asked once a cycle, between `plan` and `observe`, where the drafter has chances; `chance` serves until it
+        Asked once a cycle, between `plan` and `observe`, where the drafter reports its confidence; `confidence` serves until it
         returns.
         """
         ...
@@ -111,7 +111,7 @@ class FixedWidth:
         width = max(min(self.block, most), PLAIN)
         return CyclePlan(width, width > PLAIN)
 
-    def narrow(self, plan: CyclePlan, chance: Chance) -> int:
+    def narrow(self, plan: CyclePlan, confidence: Confidence) -> int:
         return plan.width
 
     def observe(self, plan: CyclePlan, accepted: int, seconds: float, verify_seconds: float) -> None:
@@ -202,11 +202,11 @@ class AdaptiveWidth:
         self._put_by = min(self._put_by, _SAVED_UP * loss)
         return CyclePlan(widths[0], drafted=True, trial=True) if trial and loss <= self._put_by else looked_up
 
-    def narrow(self, plan: CyclePlan, chance: Chance) -> int:
+    def narrow(self, plan: CyclePlan, confidence: Confidence) -> int:
         if not self._worth:
             return plan.width
         self._narrowed = self._blocks.narrow(
-            plan.width, chance, [self._worth * self._verify(width) for width in self._widths]
+            plan.width, confidence, [self._worth * self._verify(width) for width in self._widths]
         )
         return self._narrowed
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 
-from .confidence import Confidence
+from .confidence import Calibration
 
 _FORGET = 0.95
 """weight of earlier blocks, per block"""
 _BEFORE = 2.0
 """blocks that those of other texts count as, at most"""
 
-Chance = Callable[[int], float]
-"""the chance that the drafter gives its proposal at a slot, from 0 to 1"""
+Confidence = Callable[[int], float]
+"""the probability, from 0 to 1, that the drafter gives its proposal at a slot"""
 
 
 class Blocks:
@@ -27,7 +27,7 @@ class Blocks:
 
     def __init__(self, widths: Sequence[int]) -> None:
         """`widths`, in order, are those that blocks are drafted and verified at."""
-        self._widths, self._confidence = widths, Confidence()
+        self._widths, self._calibration = widths, Calibration()
         self._said, self._block = list[float](), list[tuple[int, int, float]]()
         """of the block that is being verified: what the drafter said of its proposals, as far as it was asked, and by
         width, had it been drafted as wide, how many rows were best and the tokens that they promised"""
@@ -44,12 +44,12 @@ class Blocks:
         if self._weight > _BEFORE:
             self._scale(_BEFORE / self._weight)
 
-    def narrow(self, drafted: int, chance: Chance, prices: Sequence[float]) -> int:
+    def narrow(self, drafted: int, confidence: Confidence, prices: Sequence[float]) -> int:
         """How many rows of a block of `drafted` rows, one of the widths, to verify: those whose expected tokens are
         most beyond their price.
 
         `prices`, in tokens, are of all widths, in order; those beyond `drafted` serve to say what a wider draft would
-        have been worth. `chance` is asked for slots that a choice could pay for, no others. Raises `ValueError` for
+        have been worth. `confidence` is asked for slots that a choice could pay for, no others. Raises `ValueError` for
         another number of prices.
         """
         self._said, self._block = [], []
@@ -68,8 +68,8 @@ class Blocks:
             ):
                 while slots < width - 1:
                     if slots < drafted - 1:
-                        self._said.append(said := chance(slots))
-                        share = self._confidence.of(said)
+                        self._said.append(said := confidence(slots))
+                        share = self._calibration.of(said)
                     stands *= share  # what was not drafted is as sure as the last that was
                     tokens += stands
                     slots += 1
@@ -96,7 +96,7 @@ class Blocks:
             self._tokens[width] += (tokens + came) / 2
             self._rows[width][rows] = self._rows[width].get(rows, 0.0) + 1
         for slot, said in enumerate(self._said[: min(accepted + 1, verified - 1)]):
-            self._confidence.note(said, slot < accepted)
+            self._calibration.note(said, slot < accepted)
         self._said, self._block = [], []
 
     def tokens(self, width: int) -> float:

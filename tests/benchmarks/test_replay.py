@@ -52,7 +52,7 @@ def test_it_records_what_the_drafter_says_of_its_proposals(bundle, recording):
         list(session.tokens(PROMPTS[0], max_new_tokens=1))
         drafter = session.engines.drafter
         drafter.draft(answer.tokens[0], len(answer.prompt), BLOCK)
-        assert [drafter.chance(slot) for slot in range(BLOCK - 1)] == pytest.approx(answer.chances[0][-1])
+        assert [drafter.confidence(slot) for slot in range(BLOCK - 1)] == pytest.approx(answer.chances[0][-1])
 
 
 def told(recording, said, way):

@@ -74,7 +74,7 @@ class FakeDrafter(DrafterEngine):
     another token.
     """
 
-    has_chances = True
+    reports_confidence = True
 
     def __init__(self, right, context: int = 64, block: int = 8, max_rows: int = 16) -> None:
         super().__init__(context=context, block=block, max_rows=max_rows)
@@ -102,5 +102,5 @@ class FakeDrafter(DrafterEngine):
         self.cache[position : position + width] = [99] * width
         return proposals
 
-    def _chance_impl(self, slot: int) -> float:
+    def _confidence_impl(self, slot: int) -> float:
         return slot / 10

@@ -94,9 +94,9 @@ class AnyWidth:
         width = self.noise.choice([1, 1, *range(1, most + 1)])
         return CyclePlan(width, width > 1 and self.noise.random() < self.drafting)
 
-    def narrow(self, plan, chance):
+    def narrow(self, plan, confidence):
         assert plan.drafted
-        assert [chance(slot) for slot in range(plan.width - 1)] == [slot / 10 for slot in range(plan.width - 1)]
+        assert [confidence(slot) for slot in range(plan.width - 1)] == [slot / 10 for slot in range(plan.width - 1)]
         self.rows = self.noise.randint(2, plan.width)
         return self.rows
 
@@ -257,12 +257,12 @@ def test_engines_refuse_what_does_not_fit():
         drafter.draft(1, 0, 9)
 
 
-def test_only_a_drafter_with_chances_tells_those_of_what_it_drafted():
+def test_only_a_drafter_that_reports_confidence_tells_that_of_what_it_drafted():
     drafter = FakeDrafter(lambda position: True)
     drafter.draft(1, 0, 4)
-    assert [drafter.chance(slot) for slot in range(3)] == [0.0, 0.1, 0.2]
+    assert [drafter.confidence(slot) for slot in range(3)] == [0.0, 0.1, 0.2]
     for slot in (-1, 3):
         with pytest.raises(UsageError, match="slot"):
-            drafter.chance(slot)
+            drafter.confidence(slot)
     with pytest.raises(UsageError, match="how sure"):
-        DrafterEngine._chance_impl(drafter, 0)
+        DrafterEngine._confidence_impl(drafter, 0)

@@ -109,10 +109,10 @@ def test_a_drafter_tells_the_softmax_of_its_choices(engines):
     logits = reference_logits(DRAFTER, reference(DRAFTER, DRAFTER.embedding[block], TARGET.embedding[PROMPT[:10]]))[1:]
     odds = np.exp(logits - logits.max(-1, keepdims=True))
     wanted = (odds.max(-1) / odds.sum(-1)).tolist()
-    assert drafter.has_chances
+    assert drafter.reports_confidence
     drafter.draft(PROMPT[10], 10, BLOCK)
-    assert [drafter.chance(slot) for slot in range(BLOCK - 1)] == pytest.approx(wanted, rel=1e-4)
-    assert drafter.chance(1) == pytest.approx(wanted[1], rel=1e-4), "asked once more"
+    assert [drafter.confidence(slot) for slot in range(BLOCK - 1)] == pytest.approx(wanted, rel=1e-4)
+    assert drafter.confidence(1) == pytest.approx(wanted[1], rel=1e-4), "asked once more"
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_drafter_tells_the_softmax_of_its_choices(engines):
     [(1e4, -1e4, 1.0), (-1e4, -1e4, 1 / VOCAB), (np.nan, np.nan, 0.0), (np.inf, 0.0, 0.0), (0.0, -np.inf, 1.0)],
 )
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_a_chance_is_a_number_whatever_the_logits_are(engines, top, rest, chance, dtype):
+def test_confidence_is_a_number_whatever_the_logits_are(engines, top, rest, chance, dtype):
     engines.target.prefill(PROMPT[:10], 0)
     engines.drafter.inject(engines.target.taps, 10, 0)
     engines.drafter.draft(PROMPT[10], 10, 2)
@@ -128,7 +128,7 @@ def test_a_chance_is_a_number_whatever_the_logits_are(engines, top, rest, chance
     logits[0, 5] = top
     engines.drafter._drafted, engines.drafter._chosen = logits, [5]
     with np.errstate(all="raise", under="ignore", invalid="ignore"):
-        assert engines.drafter.chance(0) == pytest.approx(chance)
+        assert engines.drafter.confidence(0) == pytest.approx(chance)
 
 
 def test_a_session_verifies_as_many_rows_as_its_controller_chooses(tiny_bundle, monkeypatch):

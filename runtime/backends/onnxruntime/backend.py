@@ -200,7 +200,7 @@ class _RowsIn:
 
 
 class _Drafter(DrafterEngine):
-    has_chances = True
+    reports_confidence = True
 
     def __init__(self, maker: _Maker) -> None:
         pairing, model = maker.manifest.pairing, maker.manifest.drafter
@@ -260,7 +260,7 @@ class _Drafter(DrafterEngine):
         self._chosen = _choices(self._drafted)
         return list(self._chosen) if self._ids is None else [self._ids[row] for row in self._chosen]
 
-    def _chance_impl(self, slot: int) -> float:
+    def _confidence_impl(self, slot: int) -> float:
         """Softmax of the logits at the choice, over the tokens that the drafter can propose; 0 where the largest is
         infinite or not a number.
         """
