@@ -84,7 +84,7 @@ class Cycles:
         if plan.drafted and self.drafter is not None:
             proposals = self._draft(self.drafter, anchor, plan.width, began)
             if self.drafter.reports_confidence:
-                proposals = proposals[: self.controller.narrow(plan, self.drafter.confidence) - 1]
+                proposals = proposals[: self.controller.choose_verify_rows(plan, self.drafter.confidence) - 1]
         else:
             # Rows that make a narrow call exact are computed anyway: a guess in them costs nothing.
             proposals = guesses[: self.target.padded(plan.width) - 1]

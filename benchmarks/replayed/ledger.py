@@ -29,8 +29,8 @@ class Ledger:
     def plan(self, most: int, match: int) -> CyclePlan:
         return self._inner.plan(most, match)
 
-    def narrow(self, plan: CyclePlan, confidence: Confidence) -> int:
-        return self._inner.narrow(plan, confidence)
+    def choose_verify_rows(self, plan: CyclePlan, confidence: Confidence) -> int:
+        return self._inner.choose_verify_rows(plan, confidence)
 
     def observe(self, plan: CyclePlan, accepted: int, seconds: float, verify_seconds: float) -> None:
         self._inner.observe(plan, accepted, seconds, verify_seconds)

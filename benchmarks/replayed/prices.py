@@ -47,7 +47,7 @@ class Prices(msgspec.Struct, frozen=True):
 class Unasked(AdaptiveWidth):
     """Decides as if the drafter did not say how sure it is."""
 
-    def narrow(self, plan: CyclePlan, confidence: Confidence) -> int:
+    def choose_verify_rows(self, plan: CyclePlan, confidence: Confidence) -> int:
         return plan.width
 
 

@@ -45,9 +45,9 @@ class CyclePlan(NamedTuple):
     """The next cycle."""
 
     width: int
-    """rows: of a drafted block those to draft, of which `Controller.narrow` may leave some unverified; else those to
-    verify, at least. `PLAIN`: as few as there can be, of which those behind the anchor cost nothing and may hold
-    guesses"""
+    """rows: of a drafted block those to draft, of which `Controller.choose_verify_rows` may leave some unverified; else
+    those to verify, at least. `PLAIN`: as few as there can be, of which those behind the anchor cost nothing and may
+    hold guesses"""
     drafted: bool
     """by the drafter; else what is looked up fills the rows behind the anchor"""
     trial: bool = False
@@ -72,11 +72,11 @@ class Controller(Protocol):
         """
         ...
 
-    def narrow(self, plan: CyclePlan, confidence: Confidence) -> int:
+    def choose_verify_rows(self, plan: CyclePlan, confidence: Confidence) -> int:
         """How many rows of the block that was drafted by `plan` to verify, from 2 to all.
 
-        Asked once a cycle, between `plan` and `observe`, where the drafter reports its confidence; `confidence` serves until it
-        returns.
+        Asked once a cycle, between `plan` and `observe`, where the drafter reports its confidence; `confidence` serves
+        until it returns.
         """
         ...
 
@@ -84,7 +84,7 @@ class Controller(Protocol):
         """A cycle by `plan` took `seconds` in all, of which verifying took `verify_seconds` (all, where it is one
         step).
 
-        `accepted` of its guesses stood: of those in the rows that the last `narrow` chose, if it was asked.
+        `accepted` of its guesses stood: of those in the rows that the last `choose_verify_rows` chose, if it was asked.
         """
         ...
 
@@ -111,7 +111,7 @@ class FixedWidth:
         width = max(min(self.block, most), PLAIN)
         return CyclePlan(width, width > PLAIN)
 
-    def narrow(self, plan: CyclePlan, confidence: Confidence) -> int:
+    def choose_verify_rows(self, plan: CyclePlan, confidence: Confidence) -> int:
         return plan.width
 
     def observe(self, plan: CyclePlan, accepted: int, seconds: float, verify_seconds: float) -> None:
@@ -142,7 +142,7 @@ class AdaptiveWidth:
         )
         self._verifying, self._drafting = Costs(), Costs({PLAIN: 0.0})
         """apart, so that every cycle tells what verifying costs: a plain one is nothing else"""
-        self._blocks, self._narrowed = Blocks(self._widths), 0
+        self._blocks, self._chosen_rows = Blocks(self._widths), 0
         """where the drafter says how sure it is; and how many rows of the block that was just drafted are verified, 0:
         as many as planned"""
         self._worth = 0.0
@@ -178,7 +178,7 @@ class AdaptiveWidth:
             self._prompt_row = min(self._prompt_row or seconds / rows, seconds / rows)
 
     def plan(self, most: int, match: int) -> CyclePlan:
-        self._narrowed = 0
+        self._chosen_rows = 0
         widths = [width for width in self._widths if width <= most]
         if not widths:
             return CyclePlan(PLAIN, drafted=False)
@@ -202,17 +202,17 @@ class AdaptiveWidth:
         self._put_by = min(self._put_by, _SAVED_UP * loss)
         return CyclePlan(widths[0], drafted=True, trial=True) if trial and loss <= self._put_by else looked_up
 
-    def narrow(self, plan: CyclePlan, confidence: Confidence) -> int:
+    def choose_verify_rows(self, plan: CyclePlan, confidence: Confidence) -> int:
         if not self._worth:
             return plan.width
-        self._narrowed = self._blocks.narrow(
+        self._chosen_rows = self._blocks.choose_verify_rows(
             plan.width, confidence, [self._worth * self._verify(width) for width in self._widths]
         )
-        return self._narrowed
+        return self._chosen_rows
 
     def observe(self, plan: CyclePlan, accepted: int, seconds: float, verify_seconds: float) -> None:
         self._cycles += 1
-        rows = self._narrowed or plan.width
+        rows = self._chosen_rows or plan.width
         self._verifying.note(max(rows, self._narrowest), verify_seconds)
         if not plan.drafted:
             self._undrafted += 1
@@ -220,7 +220,7 @@ class AdaptiveWidth:
             return
         self._undrafted, self._has_drafted = 0, True
         self._drafting.note(plan.width, seconds - verify_seconds)
-        if self._narrowed:
+        if self._chosen_rows:
             self._blocks.note(rows, accepted)
         else:
             self._drafts.note(rows - 1, accepted)

@@ -44,7 +44,7 @@ class Blocks:
         if self._weight > _BEFORE:
             self._scale(_BEFORE / self._weight)
 
-    def narrow(self, drafted: int, confidence: Confidence, prices: Sequence[float]) -> int:
+    def choose_verify_rows(self, drafted: int, confidence: Confidence, prices: Sequence[float]) -> int:
         """How many rows of a block of `drafted` rows, one of the widths, to verify: those whose expected tokens are
         most beyond their price.
 

@@ -20,7 +20,7 @@ def asked(blocks, drafted, chances, prices):
         slots.append(slot)
         return chances[slot]
 
-    return blocks.narrow(drafted, chance, prices), slots
+    return blocks.choose_verify_rows(drafted, chance, prices), slots
 
 
 def tokens(chances, rows):
@@ -77,7 +77,7 @@ def test_blocks_that_are_narrow_because_they_promise_little_cost_what_narrow_one
     assert 4 < blocks.mean(6, float) < 4.2, "one of two rows and one of six, of which the last counts more"
 
 
-def test_nothing_is_noted_of_a_block_that_was_not_narrowed():
+def test_nothing_is_noted_of_a_block_that_was_not_chosen_rows():
     blocks = Blocks(WIDTHS)
     blocks.note(4, 3)
     assert not blocks

@@ -19,7 +19,7 @@ def test_a_drafter_is_believed_before_anything_was_seen(said):
 @pytest.mark.parametrize("said", SAID)
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_what_comes_of_its_proposals_is_believed_in_the_end(said, share):
-    confidence, noise = Calibration(), random.Random(0)
+    calibration, noise = Calibration(), random.Random(0)
     for _ in range(400):
         calibration.note(said, noise.random() < share)
     assert calibration.of(said) == pytest.approx(share, abs=0.15)
@@ -34,7 +34,7 @@ def test_one_that_always_says_too_much_is_doubted_where_nothing_was_seen_yet():
 
 
 def test_one_that_is_right_stays_believed_where_nothing_was_seen_yet():
-    confidence, noise = Calibration(), random.Random(1)
+    calibration, noise = Calibration(), random.Random(1)
     for _ in range(400):
         calibration.note(0.8, noise.random() < 0.8)
     assert calibration.of(0.3) == pytest.approx(0.3, abs=0.05)

@@ -71,7 +71,7 @@ def speed(controller, text, says, tokens, seed, clock=lambda work: work):
         rows = plan.width
         if plan.drafted and says is not None:
             told = [says(share, noise) for _ in range(plan.width - 1)]
-            rows = controller.narrow(plan, told.__getitem__)
+            rows = controller.choose_verify_rows(plan, told.__getitem__)
             assert rows in WIDTHS
             assert rows <= plan.width
         accepted = 0
@@ -133,7 +133,7 @@ def test_it_says_nothing_before_it_knows_what_a_cycle_is_worth():
     def chance(slot):
         raise AssertionError("asked before anything could be made of it")
 
-    assert controller.narrow(plan, chance) == plan.width
+    assert controller.choose_verify_rows(plan, chance) == plan.width
 
 
 def test_a_narrowed_block_tells_what_its_rows_cost_and_what_its_draft_did():
@@ -141,7 +141,7 @@ def test_a_narrowed_block_tells_what_its_rows_cost_and_what_its_draft_did():
     controller.observe(controller.plan(BLOCK, 0), 0, 1.0 + 0.2, 1.0)
     controller.plan(BLOCK, 0)
     plan = CyclePlan(6, drafted=True)
-    assert controller.narrow(plan, lambda slot: 0.01) == 2
+    assert controller.choose_verify_rows(plan, lambda slot: 0.01) == 2
     controller.observe(plan, 0, 1.0 + 0.25, 1.0)
     assert controller.cost(PLAIN) == 1.0
     assert controller.cost(6) == pytest.approx(1.0 + 0.25), "two rows of a draft of six"

@@ -94,7 +94,7 @@ class AnyWidth:
         width = self.noise.choice([1, 1, *range(1, most + 1)])
         return CyclePlan(width, width > 1 and self.noise.random() < self.drafting)
 
-    def narrow(self, plan, confidence):
+    def choose_verify_rows(self, plan, confidence):
         assert plan.drafted
         assert [confidence(slot) for slot in range(plan.width - 1)] == [slot / 10 for slot in range(plan.width - 1)]
         self.rows = self.noise.randint(2, plan.width)

@@ -139,7 +139,9 @@ def test_a_session_verifies_as_many_rows_as_its_controller_chooses(tiny_bundle, 
             type(session._adaptive), "plan", lambda self, most, match: CyclePlan(min(4, most), drafted=most > 1)
         )
         monkeypatch.setattr(
-            type(session._adaptive), "narrow", lambda self, plan, chance: asked.append(chance(plan.width - 2)) or 2
+            type(session._adaptive),
+            "choose_verify_rows",
+            lambda self, plan, chance: asked.append(chance(plan.width - 2)) or 2,
         )
         assert list(session.tokens(list(b"the quick"))) == plain
         offered = session.statistics.offered_at
