@@ -145,7 +145,7 @@ class AdaptiveWidth:
         self._blocks, self._chosen_rows = Blocks(self._widths), 0
         """where the drafter says how sure it is; and how many rows of the block that was just drafted are verified, 0:
         as many as planned"""
-        self._worth = 0.0
+        self._best_rate = 0.0
         """tokens per second of the best cycle there is, which a row has to earn; 0 before anything is known"""
         self._prompt_row = 0.0
         """seconds of a row of a prompt, the cheapest that there are: of the fastest piece that was wider than a block;
@@ -192,7 +192,7 @@ class AdaptiveWidth:
         if not self._drafter:
             return looked_up
         width, drafted_rate = self._best_draft(widths)
-        self._worth = max(rate, drafted_rate)
+        self._best_rate = max(rate, drafted_rate)
         if drafted_rate > rate:
             return CyclePlan(width, drafted=True)
         # Only to learn of the drafter what has not been seen lately, and not where a look-up promises much: there it
@@ -203,10 +203,10 @@ class AdaptiveWidth:
         return CyclePlan(widths[0], drafted=True, trial=True) if trial and loss <= self._put_by else looked_up
 
     def choose_verify_rows(self, plan: CyclePlan, confidence: Confidence) -> int:
-        if not self._worth:
+        if not self._best_rate:
             return plan.width
         self._chosen_rows = self._blocks.choose_verify_rows(
-            plan.width, confidence, [self._worth * self._verify(width) for width in self._widths]
+            plan.width, confidence, [self._best_rate * self._verify(width) for width in self._widths]
         )
         return self._chosen_rows
 
