@@ -44,24 +44,24 @@ class Blocks:
         if self._weight > _BEFORE:
             self._scale(_BEFORE / self._weight)
 
-    def choose_verify_rows(self, drafted: int, confidence: Confidence, prices: Sequence[float]) -> int:
+    def choose_verify_rows(self, drafted: int, confidence: Confidence, costs_in_tokens: Sequence[float]) -> int:
         """How many rows of a block of `drafted` rows, one of the widths, to verify: those whose expected tokens are
-        most beyond their price.
+        most beyond their cost.
 
-        `prices`, in tokens, are of all widths, in order; those beyond `drafted` serve to say what a wider draft would
+        `costs_in_tokens`, in tokens, are of all widths, in order; those beyond `drafted` serve to say what a wider draft would
         have been worth. `confidence` is asked for slots that a choice could pay for, no others. Raises `ValueError` for
-        another number of prices.
+        another number of costs_in_tokens.
         """
         self._said, self._block = [], []
         # Of the slots seen so far: expected tokens, the chance that all stand, that of the last, and their number.
         tokens, stands, share, slots = 1.0, 1.0, 1.0, 0
-        # Of the best choice so far: tokens beyond its price, rows and tokens; and the rows of the best one that was
+        # Of the best choice so far: tokens beyond its cost, rows and tokens; and the rows of the best one that was
         # drafted.
         most, rows, promised, chosen = -inf, drafted, 0.0, drafted
-        for width, price in zip(self._widths, prices, strict=True):
+        for width, cost in zip(self._widths, costs_in_tokens, strict=True):
             # Even if all that follow were certain to stand: in this choice, or in the widest.
             if (
-                max(stands * (width - slots) - price, stands * (self._widths[-1] - slots) - prices[-1])
+                max(stands * (width - slots) - cost, stands * (self._widths[-1] - slots) - costs_in_tokens[-1])
                 + tokens
                 - stands
                 > most
@@ -73,8 +73,8 @@ class Blocks:
                     stands *= share  # what was not drafted is as sure as the last that was
                     tokens += stands
                     slots += 1
-                if tokens - price > most:
-                    most, rows, promised = tokens - price, width, tokens
+                if tokens - cost > most:
+                    most, rows, promised = tokens - cost, width, tokens
             self._block.append((width, rows, promised))
             if width <= drafted:
                 chosen = rows

@@ -12,7 +12,7 @@ WIDTHS = (2, 4, 6)
 CHEAP, DEAR = (1.0, 1.1, 1.2), (1.0, 2.5, 4.0)
 
 
-def asked(blocks, drafted, chances, prices):
+def asked(blocks, drafted, chances, costs_in_tokens):
     """The rows chosen, and the slots that were asked for."""
     slots = []
 
@@ -20,7 +20,7 @@ def asked(blocks, drafted, chances, prices):
         slots.append(slot)
         return chances[slot]
 
-    return blocks.choose_verify_rows(drafted, chance, prices), slots
+    return blocks.choose_verify_rows(drafted, chance, costs_in_tokens), slots
 
 
 def tokens(chances, rows):
@@ -32,18 +32,18 @@ def tokens(chances, rows):
 
 
 @pytest.mark.parametrize("drafted", WIDTHS)
-@pytest.mark.parametrize("prices", [CHEAP, DEAR, (1.0, 1.54, 2.02)])
+@pytest.mark.parametrize("costs_in_tokens", [CHEAP, DEAR, (1.0, 1.54, 2.02)])
 @pytest.mark.parametrize("seed", range(20))
-def test_rows_are_those_that_earn_most(drafted, prices, seed):
+def test_rows_are_those_that_earn_most(drafted, costs_in_tokens, seed):
     """As if every choice had been tried."""
     noise = random.Random(seed)
     chances = [noise.random() ** 0.3 for _ in range(5)]
     best = max(
-        (tokens(chances, width) - price, -width)
-        for width, price in zip(WIDTHS, prices, strict=True)
+        (tokens(chances, width) - cost, -width)
+        for width, cost in zip(WIDTHS, costs_in_tokens, strict=True)
         if width <= drafted
     )
-    assert asked(Blocks(WIDTHS), drafted, chances, prices)[0] == -best[1]
+    assert asked(Blocks(WIDTHS), drafted, chances, costs_in_tokens)[0] == -best[1]
 
 
 def test_slots_that_cannot_pay_are_not_asked_for():
