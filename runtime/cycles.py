@@ -71,7 +71,7 @@ class Cycles:
         if lookup is not None:
             lookup.extend(tokens)
             if match:
-                self.controller.looked_up(match, len(tokens), agreement(guesses, tokens))
+                self.controller.note_lookup(match, len(tokens), agreement(guesses, tokens))
         return tokens
 
     def _plan(self, room: int, match: int) -> CyclePlan:

@@ -46,5 +46,5 @@ class Ledger:
         self.cycles[kind] += 1
         self.saved[kind] += (accepted + 1) * self._plain - seconds
 
-    def looked_up(self, match: int, known: int, stood: int) -> None:
-        self._inner.looked_up(match, known, stood)
+    def note_lookup(self, match: int, observed: int, accepted: int) -> None:
+        self._inner.note_lookup(match, observed, accepted)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol, Self
 
 from ..engines import Engines
-from .acceptance_rates import Shares
+from .acceptance_rates import AcceptanceRates
 from .costs import Costs
 from .verify_rows import Blocks, Confidence
 
@@ -88,9 +88,9 @@ class Controller(Protocol):
         """
         ...
 
-    def looked_up(self, match: int, known: int, stood: int) -> None:
-        """After a match of `match` tokens the first `known` guesses met the truth, whether they were used or not, and
-        the first `stood` were right.
+    def note_lookup(self, match: int, observed: int, accepted: int) -> None:
+        """After a match of `match` tokens the first `observed` guesses met the truth, whether they were used or not,
+        and the first `accepted` were right.
         """
         ...
 
@@ -117,7 +117,7 @@ class FixedWidth:
     def observe(self, plan: CyclePlan, accepted: int, seconds: float, verify_seconds: float) -> None:
         pass
 
-    def looked_up(self, match: int, known: int, stood: int) -> None:
+    def note_lookup(self, match: int, observed: int, accepted: int) -> None:
         pass
 
 
@@ -137,8 +137,8 @@ class AdaptiveWidth:
         self.block, self._narrowest, self._drafter = block, narrowest, drafter
         self._widths = sorted(widths) or list(range(2, block + 1))
         self._drafts, self._matches = (
-            Shares(block - 1, _PRIOR, alike=True),
-            [Shares(block - 1, prior, 2.0) for _, prior in _MATCHES],
+            AcceptanceRates(block - 1, _PRIOR, shared_rate=True),
+            [AcceptanceRates(block - 1, prior, 2.0) for _, prior in _MATCHES],
         )
         self._verifying, self._drafting = Costs(), Costs({PLAIN: 0.0})
         """apart, so that every cycle tells what verifying costs: a plain one is nothing else"""
@@ -152,7 +152,7 @@ class AdaptiveWidth:
         0 before any"""
         self._cycles = 0
         self._has_drafted = False
-        self._found = Shares(1, _PRIOR)
+        self._found = AcceptanceRates(1, _PRIOR)
         """of all matches"""
         self._put_by = 0.0
         """seconds that trials may take beyond decoding the same tokens without the drafter"""
@@ -227,10 +227,10 @@ class AdaptiveWidth:
         if plan.trial:
             self._put_by += (accepted + 1) * self._rival - self.cost(plan.width)
 
-    def looked_up(self, match: int, known: int, stood: int) -> None:
+    def note_lookup(self, match: int, observed: int, accepted: int) -> None:
         if match:
-            self._class_of(match).note(known, stood)
-            self._found.note(1, stood)
+            self._class_of(match).note(observed, accepted)
+            self._found.note(1, accepted)
 
     def tokens(self, width: int) -> float:
         """Expected tokens of a cycle drafted `width` rows wide, one of those there are, of which as many are verified
@@ -295,5 +295,5 @@ class AdaptiveWidth:
         row = _ROW * step if self._cycles >= _CAREFUL else min(max(self._prompt_row, _ROW * step), _DEAR_ROW * step)
         return known + beyond * row
 
-    def _class_of(self, match: int) -> Shares:
+    def _class_of(self, match: int) -> AcceptanceRates:
         return self._matches[bisect_right(_MATCHES, match, key=lambda entry: entry[0]) - 1]

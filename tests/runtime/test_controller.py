@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from dflash_compile.runtime.policy.acceptance_rates import Shares
+from dflash_compile.runtime.policy.acceptance_rates import AcceptanceRates
 from dflash_compile.runtime.policy.controller import PLAIN, AdaptiveWidth, CyclePlan, FixedWidth
 from dflash_compile.runtime.policy.costs import Costs
 
@@ -193,7 +193,7 @@ def test_one_slow_call_does_not_bar_a_width_for_good():
 
 
 def test_shares_are_of_guesses_whose_predecessors_stood():
-    shares = Shares(3, prior=0.5)
+    shares = AcceptanceRates(3, prior=0.5)
     assert (list(shares.by_slot()), bool(shares)) == ([0.5] * 3, False)
     assert list(shares.tokens()) == [1.0, 1.5, 1.75, 1.875]
     for _ in range(400):

@@ -160,7 +160,7 @@ class Plain:
     def observe(self, plan, accepted, seconds, verify_seconds):
         pass
 
-    def looked_up(self, match, known, stood):
+    def note_lookup(self, match, observed, accepted):
         self.judged.append((known, stood))
 
 
@@ -271,7 +271,7 @@ def simulate(controller, tokens, *, draft_share, found, right, seed=0, block=8):
         seconds = verify[plan.width] + (draft if plan.drafted else 0)
         controller.observe(plan, accepted, seconds, verify[plan.width])
         if match:
-            controller.looked_up(match, accepted + 1, min(stood, accepted + 1))
+            controller.note_lookup(match, accepted + 1, min(stood, accepted + 1))
         plans.append(plan)
         made, time = made + accepted + 1, time + seconds
     plain = tokens / (1 + found * right)

@@ -106,7 +106,7 @@ class AnyWidth:
         assert seconds >= verify_seconds >= 0
         self.heard.append(plan)
 
-    def looked_up(self, match, known, stood):
+    def note_lookup(self, match, observed, accepted):
         assert match > 0
         assert 0 <= stood <= known
 

@@ -102,5 +102,5 @@ class Turns:
         assert accepted < plan.width
         self.ran.append(plan.width)
 
-    def looked_up(self, match: int, known: int, stood: int) -> None:
+    def note_lookup(self, match: int, observed: int, accepted: int) -> None:
         raise AssertionError("nothing is looked up here")
