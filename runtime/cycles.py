@@ -8,7 +8,7 @@ from .acceptance import accept_greedy, agreement
 from .embeds import within
 from .engines import CycleEngine, DrafterEngine, Engines
 from .policy.controller import PLAIN, Controller, CyclePlan
-from .policy.prompt_lookup import Lookup
+from .policy.prompt_lookup import PromptLookup
 from .request import Request
 from .statistics import Recorder
 
@@ -34,7 +34,7 @@ class Cycles:
         self.drafter = engines.drafter if request.draft else None
         self.request, self.controller, self.record = request, controller, record
         looks_up = request.looks_up(device_cycles=engines.cycle is not None)
-        self.lookup = Lookup(engines.drafter.block - 1) if looks_up else None
+        self.lookup = PromptLookup(engines.drafter.block - 1) if looks_up else None
         self.position = 0
         self.unseen = 0
 

@@ -1,6 +1,6 @@
 """Guesses without a model: the text goes on as it did the last time it read like this.
 
-An index of every run of up to three tokens and of what came after it, over prompt and answer (Saxena, "Prompt Lookup
+An index of every run of up to three tokens and of what came after it, over prompt and answer (Saxena, "Prompt PromptLookup
 Decoding", 2023). It grows with the answer and is never searched: a token costs three dictionary entries, whatever the
 length of the text.
 """
@@ -18,7 +18,7 @@ LONGEST = 8
 """tokens: a match is not measured beyond them"""
 
 
-class Lookup:
+class PromptLookup:
     """The text of one request, prompt and answer, and where to read on."""
 
     def __init__(self, most: int) -> None:

@@ -18,7 +18,7 @@ from dflash_compile.runtime.engines import Engines
 from dflash_compile.runtime.errors import UsageError
 from dflash_compile.runtime.loop import plan_limits, run
 from dflash_compile.runtime.policy.controller import AdaptiveWidth, CyclePlan
-from dflash_compile.runtime.policy.prompt_lookup import LONGEST, Lookup
+from dflash_compile.runtime.policy.prompt_lookup import LONGEST, PromptLookup
 from dflash_compile.runtime.request import Request
 from dflash_compile.runtime.session import Session
 from dflash_compile.runtime.statistics import Recorder
@@ -43,7 +43,7 @@ def searched(text: list[int], most: int) -> list[int]:
 
 @given(text=TEXTS, most=st.integers(1, 8), cuts=st.lists(st.integers(0, 60), max_size=4))
 def test_it_finds_what_a_search_finds(text, most, cuts):
-    lookup, done = Lookup(most), 0
+    lookup, done = PromptLookup(most), 0
     for cut in [*sorted(cuts), len(text)]:
         lookup.extend(text[done:cut])
         done = max(done, cut)
@@ -53,7 +53,7 @@ def test_it_finds_what_a_search_finds(text, most, cuts):
 
 
 def test_the_length_of_a_match():
-    lookup = Lookup(2)
+    lookup = PromptLookup(2)
     lookup.extend([1, 2, 3, 4, 5, 6, 9, 2, 3, 4])
     assert (lookup.match(), lookup.guess()) == (3, [5, 6])
     lookup.extend([5])
@@ -63,7 +63,7 @@ def test_the_length_of_a_match():
 
 
 def test_token_ids_of_any_size_are_kept_apart():
-    lookup = Lookup(1)
+    lookup = PromptLookup(1)
     lookup.extend([2**31, 0, 7, 0, 2**31, 5, 2**31, 0])
     assert lookup.guess() == [7]
 
