@@ -36,7 +36,7 @@ class Cycles:
         looks_up = request.looks_up(device_cycles=engines.cycle is not None)
         self.lookup = PromptLookup(engines.drafter.block - 1) if looks_up else None
         self.position = 0
-        self.unseen = 0
+        self.pending_rows = 0
 
     def prefill(self) -> int:
         """The prompt, with given rows in place of its tokens, into both caches; the first token of the answer."""
@@ -88,16 +88,16 @@ class Cycles:
         else:
             # Rows that make a narrow call exact are computed anyway: a guess in them costs nothing.
             proposals = guesses[: self.target.padded(plan.width) - 1]
-            if self.drafter is not None and not self.target.room(self.unseen, 1 + len(proposals)):
-                self._show(self.drafter, began)
+            if self.drafter is not None and not self.target.room(self.pending_rows, 1 + len(proposals)):
+                self._inject_pending(self.drafter, began)
         now = self.record.clock()
-        choices = self.target.verify([anchor, *proposals], self.position, self.unseen)
+        choices = self.target.verify([anchor, *proposals], self.position, self.pending_rows)
         ended = self.record.spent("verify" if plan.width > PLAIN else "decode", now)
         outcome = accept_greedy(proposals, choices)
         self.record.cycle(plan.drafted, len(proposals), outcome.accepted)
         self.position += outcome.accepted + 1
         if self.drafter is not None:
-            self.unseen += outcome.accepted + 1
+            self.pending_rows += outcome.accepted + 1
         self.controller.observe(plan, outcome.accepted, ended - began, ended - now)
         return [*proposals[: outcome.accepted], outcome.bonus]
 
@@ -105,7 +105,7 @@ class Cycles:
         self, drafter: DrafterEngine, cycle: CycleEngine, plan: CyclePlan, anchor: int, began: float
     ) -> list[int]:
         """A cycle by the device alone, which injects what it commits."""
-        now = self._show(drafter, began)
+        now = self._inject_pending(drafter, began)
         done = cycle.run(anchor, self.position, plan.width)
         waited = self.record.spent("verify", now) - now
         accepted = len(done.tokens) - 1
@@ -117,19 +117,19 @@ class Cycles:
 
     def _draft(self, drafter: DrafterEngine, anchor: int, width: int, now: float) -> Sequence[int]:
         """`width - 1` proposals of the drafter, which sees every committed row."""
-        now = self._show(drafter, now)
+        now = self._inject_pending(drafter, now)
         proposals = drafter.draft(anchor, self.position, width)
         self.record.spent("draft", now)
         return proposals
 
-    def _show(self, drafter: DrafterEngine, now: float) -> float:
+    def _inject_pending(self, drafter: DrafterEngine, now: float) -> float:
         """Show the drafter the committed rows it has not seen; returns the time, in seconds of the record's clock.
 
         Done when it is about to draft, or when no more of their taps can be kept: cycles without it cost it next to
         nothing, and an answer's last block nothing at all.
         """
-        if not self.unseen:
+        if not self.pending_rows:
             return now
-        drafter.inject(self.target.taps, self.unseen, self.position - self.unseen)
-        self.unseen = 0
+        drafter.inject(self.target.taps, self.pending_rows, self.position - self.pending_rows)
+        self.pending_rows = 0
         return self.record.spent("inject", now)
