@@ -29,7 +29,7 @@ _SAVED_UP = 2
 """trials that can be put by for"""
 _PATIENCE = 4
 """cycles without the drafter before one of them may be a trial"""
-_ROW, _DEAR_ROW = 0.08, 0.3
+_ROW, _EXPENSIVE_ROW = 0.08, 0.3
 """what a row is thought to cost, in plain steps, while nothing so wide was verified; and at most, if the prompt says
 more"""
 _CAREFUL = 24
@@ -154,7 +154,7 @@ class AdaptiveWidth:
         self._has_drafted = False
         self._found = AcceptanceRates(1, _PRIOR)
         """of all matches"""
-        self._put_by = 0.0
+        self._reserved = 0.0
         """seconds that trials may take beyond decoding the same tokens without the drafter"""
         self._undrafted = 0
         """cycles since the last that drafted"""
@@ -199,8 +199,8 @@ class AdaptiveWidth:
         # would cost most.
         self._rival, trial = 1 / rate, self._undrafted >= _PATIENCE and looked_up.width == PLAIN
         loss = max(self.cost(widths[0]) - self._rival, 0.0)
-        self._put_by = min(self._put_by, _SAVED_UP * loss)
-        return CyclePlan(widths[0], drafted=True, trial=True) if trial and loss <= self._put_by else looked_up
+        self._reserved = min(self._reserved, _SAVED_UP * loss)
+        return CyclePlan(widths[0], drafted=True, trial=True) if trial and loss <= self._reserved else looked_up
 
     def choose_verify_rows(self, plan: CyclePlan, confidence: Confidence) -> int:
         if not self._best_rate:
@@ -216,7 +216,7 @@ class AdaptiveWidth:
         self._verifying.note(max(rows, self._narrowest), verify_seconds)
         if not plan.drafted:
             self._undrafted += 1
-            self._put_by += _BUDGET * self._verify(plan.width)  # what it took beyond that was somebody else's
+            self._reserved += _BUDGET * self._verify(plan.width)  # what it took beyond that was somebody else's
             return
         self._undrafted, self._has_drafted = 0, True
         self._drafting.note(plan.width, seconds - verify_seconds)
@@ -225,7 +225,7 @@ class AdaptiveWidth:
         else:
             self._drafts.note(rows - 1, accepted)
         if plan.trial:
-            self._put_by += (accepted + 1) * self._rival - self.cost(plan.width)
+            self._reserved += (accepted + 1) * self._rival - self.cost(plan.width)
 
     def note_lookup(self, match: int, observed: int, accepted: int) -> None:
         if match:
@@ -292,7 +292,9 @@ class AdaptiveWidth:
         """Seconds of verifying `width` rows."""
         beyond = max(width - max(self._verifying.widest, self._narrowest), 0)
         known, step = self._verifying.of(max(width, self._narrowest)), self._verifying.of(self._narrowest)
-        row = _ROW * step if self._cycles >= _CAREFUL else min(max(self._prompt_row, _ROW * step), _DEAR_ROW * step)
+        row = (
+            _ROW * step if self._cycles >= _CAREFUL else min(max(self._prompt_row, _ROW * step), _EXPENSIVE_ROW * step)
+        )
         return known + beyond * row
 
     def _class_of(self, match: int) -> AcceptanceRates:
