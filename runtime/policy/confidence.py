@@ -1,39 +1,39 @@
-"""What a drafter says of its own proposals, and how far to believe it."""
+"""How far to believe the confidence that a drafter reports of its proposals."""
 
 from __future__ import annotations
 
 _CLASSES = 10
-"""of chances, each a tenth wide"""
+"""of reported confidence, each a tenth wide"""
 _TRUST = 4.0
-"""proposals that what the drafter says counts as, against what came of those it said as much of"""
+"""proposals that a reported confidence counts as, against what came of those of its class"""
 _HONEST = 2.0
-"""proposals that stood, of as many that should have, which are believed before any was seen"""
+"""proposals that were accepted, of as many that should have been, which are believed before any was seen"""
 _FORGET = 0.98
 """weight of what came of earlier proposals: in a class per proposal of it, in all per proposal"""
 
 
 class Calibration:
-    """The chance that a proposal stands, from the one that the drafter gives it: right from the start where that is the
-    truth, and learned where not.
+    """The probability that a proposal is accepted, from the confidence that the drafter reports: right from the start
+    where that is the truth, and learned where not.
     """
 
     def __init__(self) -> None:
-        self._met, self._stood = [0.0] * _CLASSES, [0.0] * _CLASSES
-        self._all_said = self._all_stood = _HONEST
+        self._met, self._accepted = [0.0] * _CLASSES, [0.0] * _CLASSES
+        self._all_reported = self._all_accepted = _HONEST
 
-    def of(self, said: float) -> float:
-        """The chance of a proposal that the drafter gives the chance `said`, from 0 to 1."""
-        place, honest = _place(said), min(said * self._all_stood / self._all_said, 1.0)
-        return (honest * _TRUST + self._stood[place]) / (_TRUST + self._met[place])
+    def of(self, reported: float) -> float:
+        """The probability that a proposal of the `reported` confidence is accepted, from 0 to 1."""
+        place, honest = _place(reported), min(reported * self._all_accepted / self._all_reported, 1.0)
+        return (honest * _TRUST + self._accepted[place]) / (_TRUST + self._met[place])
 
-    def note(self, said: float, stood: bool) -> None:
-        """A proposal of the chance `said` was verified behind others that stood, and it `stood`, or did not."""
-        place = _place(said)
+    def note(self, reported: float, accepted: bool) -> None:
+        """A proposal of the `reported` confidence was verified behind accepted ones, and was `accepted` or not."""
+        place = _place(reported)
         self._met[place] = self._met[place] * _FORGET + 1
-        self._stood[place] = self._stood[place] * _FORGET + stood
-        self._all_said = _HONEST + (self._all_said - _HONEST) * _FORGET + said
-        self._all_stood = _HONEST + (self._all_stood - _HONEST) * _FORGET + stood
+        self._accepted[place] = self._accepted[place] * _FORGET + accepted
+        self._all_reported = _HONEST + (self._all_reported - _HONEST) * _FORGET + reported
+        self._all_accepted = _HONEST + (self._all_accepted - _HONEST) * _FORGET + accepted
 
 
-def _place(said: float) -> int:
-    return min(int(said * _CLASSES), _CLASSES - 1)
+def _place(reported: float) -> int:
+    return min(int(reported * _CLASSES), _CLASSES - 1)

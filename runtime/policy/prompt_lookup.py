@@ -1,6 +1,6 @@
 """Guesses without a model: the text goes on as it did the last time it read like this.
 
-An index of every run of up to three tokens and of what came after it, over prompt and answer (Saxena, "Prompt PromptLookup
+An index of every run of up to three tokens and of what came after it, over prompt and answer (Saxena, "Prompt Lookup
 Decoding", 2023). It grows with the answer and is never searched: a token costs three dictionary entries, whatever the
 length of the text.
 """
@@ -45,7 +45,7 @@ class PromptLookup:
                 after[run] = following
 
     def match(self) -> int:
-        """How many tokens at the end of the text, up to `LONGEST`, also stand before the guess: 0 where there is
+        """How many tokens at the end of the text, up to `LONGEST`, also precede the guess: 0 where there is
         none.
         """
         if self._source is None:

@@ -1,5 +1,5 @@
-"""Drafted blocks whose drafter says how sure it is: which rows of one to verify, and what blocks gave of late by the
-width they were drafted at.
+"""Drafted blocks whose drafter says how sure it is: which rows of one to verify, and what recent blocks gave, by
+the width they were drafted at.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Blocks:
     def __init__(self, widths: Sequence[int]) -> None:
         """`widths`, in order, are those that blocks are drafted and verified at."""
         self._widths, self._calibration = widths, Calibration()
-        self._said, self._block = list[float](), list[tuple[int, int, float]]()
-        """of the block that is being verified: what the drafter said of its proposals, as far as it was asked, and by
+        self._reported, self._block = list[float](), list[tuple[int, int, float]]()
+        """of the block that is being verified: the confidence that the drafter reported, as far as it was asked, and by
         width, had it been drafted as wide, how many rows were best and the tokens that they promised"""
         self._weight = 0.0
         self._tokens = dict.fromkeys(widths, 0.0)
@@ -40,7 +40,7 @@ class Blocks:
 
     def begin(self) -> None:
         """Another text begins."""
-        self._said, self._block = [], []
+        self._reported, self._block = [], []
         if self._weight > _BEFORE:
             self._scale(_BEFORE / self._weight)
 
@@ -48,30 +48,33 @@ class Blocks:
         """How many rows of a block of `drafted` rows, one of the widths, to verify: those whose expected tokens are
         most beyond their cost.
 
-        `costs_in_tokens`, in tokens, are of all widths, in order; those beyond `drafted` serve to say what a wider draft would
-        have been worth. `confidence` is asked for slots that a choice could pay for, no others. Raises `ValueError` for
-        another number of costs_in_tokens.
+        `costs_in_tokens` are of all widths, in order; those beyond `drafted` serve to say what a wider draft would have
+        been worth. `confidence` is asked for slots that a choice could pay for, no others. Raises `ValueError` for
+        another number of costs.
         """
-        self._said, self._block = [], []
-        # Of the slots seen so far: expected tokens, the chance that all stand, that of the last, and their number.
-        tokens, stands, share, slots = 1.0, 1.0, 1.0, 0
+        self._reported, self._block = [], []
+        # Of the slots seen so far: expected tokens, the probability that all are accepted, that of the last, and their number.
+        tokens, all_accepted, share, slots = 1.0, 1.0, 1.0, 0
         # Of the best choice so far: tokens beyond its cost, rows and tokens; and the rows of the best one that was
         # drafted.
         most, rows, promised, chosen = -inf, drafted, 0.0, drafted
         for width, cost in zip(self._widths, costs_in_tokens, strict=True):
-            # Even if all that follow were certain to stand: in this choice, or in the widest.
+            # Even if all that follow were certain to be accepted: in this choice, or in the widest.
             if (
-                max(stands * (width - slots) - cost, stands * (self._widths[-1] - slots) - costs_in_tokens[-1])
+                max(
+                    all_accepted * (width - slots) - cost,
+                    all_accepted * (self._widths[-1] - slots) - costs_in_tokens[-1],
+                )
                 + tokens
-                - stands
+                - all_accepted
                 > most
             ):
                 while slots < width - 1:
                     if slots < drafted - 1:
-                        self._said.append(said := confidence(slots))
-                        share = self._calibration.of(said)
-                    stands *= share  # what was not drafted is as sure as the last that was
-                    tokens += stands
+                        self._reported.append(reported := confidence(slots))
+                        share = self._calibration.of(reported)
+                    all_accepted *= share  # what was not drafted is as sure as the last that was
+                    tokens += all_accepted
                     slots += 1
                 if tokens - cost > most:
                     most, rows, promised = tokens - cost, width, tokens
@@ -95,9 +98,9 @@ class Blocks:
             came = min(accepted + 1, rows) if told else max(tokens, accepted + 1)
             self._tokens[width] += (tokens + came) / 2
             self._rows[width][rows] = self._rows[width].get(rows, 0.0) + 1
-        for slot, said in enumerate(self._said[: min(accepted + 1, verified - 1)]):
-            self._calibration.note(said, slot < accepted)
-        self._said, self._block = [], []
+        for slot, reported in enumerate(self._reported[: min(accepted + 1, verified - 1)]):
+            self._calibration.note(reported, slot < accepted)
+        self._reported, self._block = [], []
 
     def tokens(self, width: int) -> float:
         """Expected tokens of a block drafted `width` wide.

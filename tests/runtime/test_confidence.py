@@ -28,7 +28,7 @@ def test_what_comes_of_its_proposals_is_believed_in_the_end(said, share):
 def test_one_that_always_says_too_much_is_doubted_where_nothing_was_seen_yet():
     calibration = Calibration()
     for _ in range(8):
-        calibration.note(0.95, stood=False)
+        calibration.note(0.95, accepted=False)
     assert calibration.of(0.5) < 0.15
     assert calibration.of(0.95) < 0.15
 
@@ -43,5 +43,5 @@ def test_one_that_is_right_stays_believed_where_nothing_was_seen_yet():
 def test_chances_are_never_beyond_one():
     calibration = Calibration()
     for _ in range(50):
-        calibration.note(0.1, stood=True)
+        calibration.note(0.1, accepted=True)
     assert all(0 <= calibration.of(step / 20) <= 1 for step in range(21))

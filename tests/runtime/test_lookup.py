@@ -161,7 +161,7 @@ class Plain:
         pass
 
     def note_lookup(self, match, observed, accepted):
-        self.judged.append((known, stood))
+        self.judged.append((observed, accepted))
 
 
 def test_a_guess_in_the_spare_row_saves_cycles_and_costs_no_row():

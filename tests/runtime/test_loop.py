@@ -108,7 +108,7 @@ class AnyWidth:
 
     def note_lookup(self, match, observed, accepted):
         assert match > 0
-        assert 0 <= stood <= known
+        assert 0 <= accepted <= observed
 
 
 @settings(max_examples=200, deadline=None)
