@@ -1,6 +1,6 @@
-"""Which proposals of a block stand, and the token that follows them.
+"""Which proposals of a block are accepted, and the token that follows them.
 
-Greedy only: a proposal stands where it is what the target chose itself. A rule that samples is another function here
+Greedy only: a proposal is accepted where it is what the target chose itself. A rule that samples is another function here
 with the same result.
 """
 
@@ -15,7 +15,7 @@ class Acceptance:
     """The outcome of one verified block."""
 
     accepted: int
-    """leading proposals that stand"""
+    """leading proposals that are accepted"""
     bonus: int
     """the target's own token after them: the next anchor"""
 

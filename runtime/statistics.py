@@ -37,7 +37,7 @@ class Statistics:
     looked_up: int = 0
     """guesses that were looked up in the text and verified"""
     looked_up_accepted: int = 0
-    """those that stood"""
+    """those that were accepted"""
 
     @property
     def drafted(self) -> int:
@@ -103,7 +103,7 @@ class Recorder:
             self._undrafted_tokens += 1
 
     def cycle(self, drafted: bool, offered: int, accepted: int) -> None:
-        """One block of `offered` guesses was verified and its first `accepted` stood."""
+        """One block of `offered` guesses was verified and its first `accepted` were right."""
         self.cycles += 1
         self._drafted = drafted
         if not drafted:

@@ -1,11 +1,12 @@
-"""How wide the next block is, and who guesses it: the drafter, a look-up in the text, or nobody. A choice of speed
+"""How wide the next block is, and who guesses it: the drafter, prompt lookup, or nobody. A choice of speed
 only, the text is the same.
 
 The adaptive controller maximises expected tokens per second from running estimates: what calls cost on this machine,
-how often the drafter's proposals stand, and how often looked-up ones do after a match of this length. Look-ups are
+how often the drafter's proposals are accepted, and how often those of prompt lookup are after a match of this
+length. Look-ups are
 judged by every cycle, whoever guessed in it; the drafter has to draft for that. So when it does not pay it still drafts
 now and then, to notice that the text has become easier, on a budget: trying never costs more than a small share of the
-time. Where the drafter says how sure it is, a block is drafted wider than it may be worth verifying, and only the rows
+time. Where the drafter reports its confidence, a block is drafted wider than it may be worth verifying, and only the rows
 that promise enough are.
 """
 
@@ -24,9 +25,9 @@ PLAIN = 1
 """the width that means: do not draft"""
 
 _BUDGET = 0.02
-"""share of the time without the drafter that may be put by for trials of it, so that they never lose more"""
+"""share of the time without the drafter that may be reserved for trials of it, so that they never lose more"""
 _SAVED_UP = 2
-"""trials that can be put by for"""
+"""trials that time is reserved for"""
 _PATIENCE = 4
 """cycles without the drafter before one of them may be a trial"""
 _ROW, _EXPENSIVE_ROW = 0.08, 0.3
@@ -35,10 +36,10 @@ more"""
 _CAREFUL = 24
 """first cycles of a session that believe the prompt: it also set things up, and what is not tried is never known"""
 _PRIOR = 0.5
-"""share of the drafter's proposals that stand, before any was seen"""
+"""share of the drafter's proposals that are accepted, before any was seen"""
 _MATCHES = ((1, 0.25), (2, 0.5), (3, 0.7), (5, 0.75), (8, 0.9))
-"""shortest match of each class, and the share of its guesses that stand, before any was seen: measured on the prompt
-suites"""
+"""shortest match of each class, and the share of its guesses that are accepted, before any was seen: measured on the
+prompt suites"""
 
 
 class CyclePlan(NamedTuple):
@@ -49,9 +50,9 @@ class CyclePlan(NamedTuple):
     those to verify, at least. `PLAIN`: as few as there can be, of which those behind the anchor cost nothing and may
     hold guesses"""
     drafted: bool
-    """by the drafter; else what is looked up fills the rows behind the anchor"""
+    """by the drafter; else prompt lookup fills the rows behind the anchor"""
     trial: bool = False
-    """drafted to learn how often proposals stand now, where another cycle promises more"""
+    """drafted to learn how often proposals are accepted now, where another cycle promises more"""
 
 
 class Controller(Protocol):
@@ -84,7 +85,7 @@ class Controller(Protocol):
         """A cycle by `plan` took `seconds` in all, of which verifying took `verify_seconds` (all, where it is one
         step).
 
-        `accepted` of its guesses stood: of those in the rows that the last `choose_verify_rows` chose, if it was asked.
+        `accepted` of its guesses were: of those in the rows that the last `choose_verify_rows` chose, if it was asked.
         """
         ...
 
@@ -132,7 +133,7 @@ class AdaptiveWidth:
         """`widths` are those to choose of, where not every width up to `block` has an engine; `narrowest` is how many
         rows a plain cycle verifies.
 
-        Without a `drafter` every guess is looked up.
+        Without a `drafter` every guess is of prompt lookup.
         """
         self.block, self._narrowest, self._drafter = block, narrowest, drafter
         self._widths = sorted(widths) or list(range(2, block + 1))
@@ -143,7 +144,7 @@ class AdaptiveWidth:
         self._verifying, self._drafting = Costs(), Costs({PLAIN: 0.0})
         """apart, so that every cycle tells what verifying costs: a plain one is nothing else"""
         self._blocks, self._chosen_rows = Blocks(self._widths), 0
-        """where the drafter says how sure it is; and how many rows of the block that was just drafted are verified, 0:
+        """where the drafter reports its confidence; and how many rows of the block that was just drafted are verified, 0:
         as many as planned"""
         self._best_rate = 0.0
         """tokens per second of the best cycle there is, which a row has to earn; 0 before anything is known"""
@@ -195,7 +196,7 @@ class AdaptiveWidth:
         self._best_rate = max(rate, drafted_rate)
         if drafted_rate > rate:
             return CyclePlan(width, drafted=True)
-        # Only to learn of the drafter what has not been seen lately, and not where a look-up promises much: there it
+        # Only to learn of the drafter what has not been seen recently, and not where a look-up promises much: there it
         # would cost most.
         self._rival, trial = 1 / rate, self._undrafted >= _PATIENCE and looked_up.width == PLAIN
         loss = max(self.cost(widths[0]) - self._rival, 0.0)
@@ -253,11 +254,11 @@ class AdaptiveWidth:
         if self._narrowest not in self._verifying or not self._has_drafted:
             return "too few cycles to tell whether drafting pays"
         best, rate = self._best_draft(self._widths)
-        gain, dear = rate / self.rate(PLAIN), self.cost(best) / self.cost(PLAIN)
+        gain, cost = rate / self.rate(PLAIN), self.cost(best) / self.cost(PLAIN)
         verified = f" and verifying {self._blocks.mean(best, float):.1f} of them" if self._blocks else ""
         doing = f"drafting {best} rows{verified}" if gain > 1 else "decoding plainly"
         worth = (
-            f"a block of {best} is worth {gain:.2f}x plain decoding ({self.tokens(best):.2f} tokens for {dear:.2f}"
+            f"a block of {best} is worth {gain:.2f}x plain decoding ({self.tokens(best):.2f} tokens for {cost:.2f}"
             " times the cost)"
         )
         if not self._found:
@@ -291,7 +292,7 @@ class AdaptiveWidth:
     def _verify(self, width: int) -> float:
         """Seconds of verifying `width` rows."""
         beyond = max(width - max(self._verifying.widest, self._narrowest), 0)
-        known, step = self._verifying.of(max(width, self._narrowest)), self._verifying.of(self._narrowest)
+        measured, step = self._verifying.of(max(width, self._narrowest)), self._verifying.of(self._narrowest)
         row = (
             _ROW * step if self._cycles >= _CAREFUL else min(max(self._prompt_row, _ROW * step), _EXPENSIVE_ROW * step)
         )

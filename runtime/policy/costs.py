@@ -13,7 +13,7 @@ _FEW, _STALE = 3, 100
 
 
 class Costs:
-    """Seconds of a call by its width: of the cheaper ones of late, since a crowded machine adds to some calls and takes
+    """Seconds of a call by its width: of the cheaper recent ones, since a crowded machine adds to some calls and takes
     from none.
     """
 
