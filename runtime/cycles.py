@@ -1,4 +1,4 @@
-"""The cycles of one answer: what is guessed, verified and committed, and what the drafter has still to be shown."""
+"""The cycles of one answer: what is guessed, verified and committed, and what is still to be injected."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def chunk_rows(rows: int, widest: int, narrowest: int) -> list[int]:
 
 
 class Cycles:
-    """Where an answer is, and how many committed rows the drafter has not seen yet."""
+    """Where an answer is, and how many committed rows are still to be injected."""
 
     def __init__(self, engines: Engines, request: Request, controller: Controller, record: Recorder) -> None:
         self.target, self.cycle = engines.target, engines.cycle
@@ -45,29 +45,29 @@ class Cycles:
         widest = target.max_rows if drafter is None else min(target.max_rows, drafter.max_rows)
         choice = 0
         for rows in chunk_rows(len(prompt), widest, target.min_verify_rows):
-            now = record.clock()
+            started = record.clock()
             embeds = within(self.request.embeds, self.position, rows)
             choice = target.prefill(prompt[self.position : self.position + rows], self.position, embeds)
             self.position += rows
-            began, now = now, record.spent("prefill", now)
-            self.controller.prefilled(rows, now - began)
+            prefilled = record.spent("prefill", started)
+            self.controller.prefilled(rows, prefilled - started)
             if drafter is not None:
                 drafter.inject(target.taps, rows, self.position - rows)
-                record.spent("inject", now)
+                record.spent("inject", prefilled)
         if self.lookup is not None:
             self.lookup.extend([*prompt, choice])
         return choice
 
     def next(self, anchor: int) -> list[int]:
         """Tokens that follow `anchor`, at least one; as many cache rows as tokens are committed."""
-        began = self.record.clock()
+        cycle_start = self.record.clock()
         lookup, room = self.lookup, self.target.fitting(self.position)
         match, guesses = (0, []) if lookup is None else (lookup.match(), lookup.guess())
         plan = self._plan(room, match)
         if plan.drafted and self.drafter is not None and self.cycle is not None and plan.width in self.cycle.widths:
-            tokens = self._on_device(self.drafter, self.cycle, plan, anchor, began)
+            tokens = self._on_device(self.drafter, self.cycle, plan, anchor, cycle_start)
         else:
-            tokens = self._on_host(plan, anchor, guesses, began)
+            tokens = self._on_host(plan, anchor, guesses, cycle_start)
         if lookup is not None:
             lookup.extend(tokens)
             if match:
@@ -79,57 +79,58 @@ class Cycles:
             return CyclePlan(PLAIN, drafted=False)
         return self.controller.plan(room if self.drafter is None else min(self.drafter.block, room), match)
 
-    def _on_host(self, plan: CyclePlan, anchor: int, guesses: Sequence[int], began: float) -> list[int]:
-        """A cycle in calls of its own: guess, verify, commit what stands."""
+    def _on_host(self, plan: CyclePlan, anchor: int, guesses: Sequence[int], cycle_start: float) -> list[int]:
+        """A cycle in calls of its own: guess, verify, commit what is accepted."""
         if plan.drafted and self.drafter is not None:
-            proposals = self._draft(self.drafter, anchor, plan.width, began)
+            proposals = self._draft(self.drafter, anchor, plan.width, cycle_start)
             if self.drafter.reports_confidence:
                 proposals = proposals[: self.controller.choose_verify_rows(plan, self.drafter.confidence) - 1]
         else:
             # Rows that make a narrow call exact are computed anyway: a guess in them costs nothing.
             proposals = guesses[: self.target.padded(plan.width) - 1]
             if self.drafter is not None and not self.target.room(self.pending_rows, 1 + len(proposals)):
-                self._inject_pending(self.drafter, began)
-        now = self.record.clock()
+                self._inject_pending(self.drafter, cycle_start)
+        verify_start = self.record.clock()
         choices = self.target.verify([anchor, *proposals], self.position, self.pending_rows)
-        ended = self.record.spent("verify" if plan.width > PLAIN else "decode", now)
+        verify_end = self.record.spent("verify" if plan.width > PLAIN else "decode", verify_start)
         outcome = accept_greedy(proposals, choices)
         self.record.cycle(plan.drafted, len(proposals), outcome.accepted)
         self.position += outcome.accepted + 1
         if self.drafter is not None:
             self.pending_rows += outcome.accepted + 1
-        self.controller.observe(plan, outcome.accepted, ended - began, ended - now)
+        self.controller.observe(plan, outcome.accepted, verify_end - cycle_start, verify_end - verify_start)
         return [*proposals[: outcome.accepted], outcome.bonus]
 
     def _on_device(
-        self, drafter: DrafterEngine, cycle: CycleEngine, plan: CyclePlan, anchor: int, began: float
+        self, drafter: DrafterEngine, cycle: CycleEngine, plan: CyclePlan, anchor: int, cycle_start: float
     ) -> list[int]:
         """A cycle by the device alone, which injects what it commits."""
-        now = self._inject_pending(drafter, began)
+        launched = self._inject_pending(drafter, cycle_start)
         done = cycle.run(anchor, self.position, plan.width)
-        waited = self.record.spent("verify", now) - now
+        waited = self.record.spent("verify", launched) - launched
         accepted = len(done.tokens) - 1
         self.record.cycle(True, done.width - 1, accepted)
         self.position += accepted + 1
         seconds = waited if done.seconds is None else done.seconds
-        self.controller.observe(plan._replace(width=done.width), accepted, now - began + seconds, seconds)
+        self.controller.observe(plan._replace(width=done.width), accepted, launched - cycle_start + seconds, seconds)
         return list(done.tokens)
 
-    def _draft(self, drafter: DrafterEngine, anchor: int, width: int, now: float) -> Sequence[int]:
-        """`width - 1` proposals of the drafter, which sees every committed row."""
-        now = self._inject_pending(drafter, now)
+    def _draft(self, drafter: DrafterEngine, anchor: int, width: int, start: float) -> Sequence[int]:
+        """`width - 1` proposals of the drafter, once every committed row is injected."""
+        injected = self._inject_pending(drafter, start)
         proposals = drafter.draft(anchor, self.position, width)
-        self.record.spent("draft", now)
+        self.record.spent("draft", injected)
         return proposals
 
-    def _inject_pending(self, drafter: DrafterEngine, now: float) -> float:
-        """Show the drafter the committed rows it has not seen; returns the time, in seconds of the record's clock.
+    def _inject_pending(self, drafter: DrafterEngine, start: float) -> float:
+        """Inject the committed rows that the draft cache lacks, from `start` on; returns the time at the end, both in
+        seconds of the record's clock.
 
         Done when it is about to draft, or when no more of their taps can be kept: cycles without it cost it next to
         nothing, and an answer's last block nothing at all.
         """
         if not self.pending_rows:
-            return now
+            return start
         drafter.inject(self.target.taps, self.pending_rows, self.position - self.pending_rows)
         self.pending_rows = 0
-        return self.record.spent("inject", now)
+        return self.record.spent("inject", start)
