@@ -1,7 +1,7 @@
 """Which proposals of a block are accepted, and the token that follows them.
 
-Greedy only: a proposal is accepted where it is what the target chose itself. A rule that samples is another function here
-with the same result.
+Greedy only: a proposal is accepted where it is what the target chose itself. A rule that samples is another function
+here with the same result.
 """
 
 from __future__ import annotations

@@ -62,7 +62,8 @@ class Session:
         says which. `special_tokens` shows those of the answer, which are otherwise left out; stop strings find them
         either way. `on_token` gets every id as it is known. `draft=False` is plain decoding, with the same result. How
         wide a block is, and whether drafting pays at all, is decided as the answer goes, from what cycles cost on this
-        machine and how often proposals are accepted; `block` fixes the width instead, at most what the drafter was built for.
+        machine and how often proposals are accepted; `block` fixes the width instead, at most what the drafter was
+        built for.
         Where the text repeats itself, what came next the last time is verified in place of the drafter's proposals when
         that promises more; `lookup=False` leaves that out, and `lookup=True` does it with `draft=False` too.
         `inputs_embeds` are for the targets of multimodal checkpoints: (start, rows) pairs, rows float32 [n, hidden],

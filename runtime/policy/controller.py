@@ -2,12 +2,11 @@
 only, the text is the same.
 
 The adaptive controller maximises expected tokens per second from running estimates: what calls cost on this machine,
-how often the drafter's proposals are accepted, and how often those of prompt lookup are after a match of this
-length. Look-ups are
-judged by every cycle, whoever guessed in it; the drafter has to draft for that. So when it does not pay it still drafts
-now and then, to notice that the text has become easier, on a budget: trying never costs more than a small share of the
-time. Where the drafter reports its confidence, a block is drafted wider than it may be worth verifying, and only the rows
-that promise enough are.
+how often the drafter's proposals are accepted, and how often those of prompt lookup are after a match of this length.
+Prompt lookup is judged by every cycle, whoever guessed in it; the drafter has to draft for that. So when it does not
+pay it still drafts now and then, to notice that the text has become easier, on a budget: trying never costs more than a
+small share of the time. Where the drafter reports its confidence, a block is drafted wider than it may be worth
+verifying, and only the rows that promise enough are.
 """
 
 from __future__ import annotations
@@ -144,8 +143,8 @@ class AdaptiveWidth:
         self._verifying, self._drafting = Costs(), Costs({PLAIN: 0.0})
         """apart, so that every cycle tells what verifying costs: a plain one is nothing else"""
         self._blocks, self._chosen_rows = Blocks(self._widths), 0
-        """where the drafter reports its confidence; and how many rows of the block that was just drafted are verified, 0:
-        as many as planned"""
+        """where the drafter reports its confidence; and how many rows of the block that was just drafted are verified,
+        0: as many as planned"""
         self._best_rate = 0.0
         """tokens per second of the best cycle there is, which a row has to earn; 0 before anything is known"""
         self._prompt_row = 0.0
@@ -293,10 +292,9 @@ class AdaptiveWidth:
         """Seconds of verifying `width` rows."""
         beyond = max(width - max(self._verifying.widest, self._narrowest), 0)
         measured, step = self._verifying.of(max(width, self._narrowest)), self._verifying.of(self._narrowest)
-        row = (
-            _ROW * step if self._cycles >= _CAREFUL else min(max(self._prompt_row, _ROW * step), _EXPENSIVE_ROW * step)
-        )
-        return known + beyond * row
+        least, most = _ROW * step, _EXPENSIVE_ROW * step
+        row = least if self._cycles >= _CAREFUL else min(max(self._prompt_row, least), most)
+        return measured + beyond * row
 
     def _class_of(self, match: int) -> AcceptanceRates:
         return self._matches[bisect_right(_MATCHES, match, key=lambda entry: entry[0]) - 1]

@@ -53,7 +53,8 @@ class Blocks:
         another number of costs.
         """
         self._reported, self._block = [], []
-        # Of the slots seen so far: expected tokens, the probability that all are accepted, that of the last, and their number.
+        # Of the slots seen so far: expected tokens, the probability that all are accepted, that of the last, and their
+        # number.
         tokens, all_accepted, share, slots = 1.0, 1.0, 1.0, 0
         # Of the best choice so far: tokens beyond its cost, rows and tokens; and the rows of the best one that was
         # drafted.

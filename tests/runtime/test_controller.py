@@ -192,17 +192,17 @@ def test_one_slow_call_does_not_bar_a_width_for_good():
     assert sum(widths[-200:]) / 200 > BLOCK - 2
 
 
-def test_shares_are_of_guesses_whose_predecessors_stood():
-    shares = AcceptanceRates(3, prior=0.5)
-    assert (list(shares.by_slot()), bool(shares)) == ([0.5] * 3, False)
-    assert list(shares.tokens()) == [1.0, 1.5, 1.75, 1.875]
+def test_rates_are_of_guesses_whose_predecessors_were_accepted():
+    rates = AcceptanceRates(3, prior=0.5)
+    assert (list(rates.by_slot()), bool(rates)) == ([0.5] * 3, False)
+    assert list(rates.tokens()) == [1.0, 1.5, 1.75, 1.875]
     for _ in range(400):
-        shares.note(known=2, stood=2)  # the third guess never met the truth
-    assert list(shares.by_slot()) == pytest.approx([1.0, 1.0, 0.5], abs=0.02)
-    assert list(shares.tokens()) == pytest.approx([1, 2, 3, 3.5], abs=0.05)
+        rates.note(observed=2, accepted=2)  # the third guess never met the truth
+    assert list(rates.by_slot()) == pytest.approx([1.0, 1.0, 0.5], abs=0.02)
+    assert list(rates.tokens()) == pytest.approx([1, 2, 3, 3.5], abs=0.05)
     for _ in range(400):
-        shares.note(known=3, stood=0)
-    assert list(shares.by_slot()) == pytest.approx([0.0, 0.5, 0.5], abs=0.03)
+        rates.note(observed=3, accepted=0)
+    assert list(rates.by_slot()) == pytest.approx([0.0, 0.5, 0.5], abs=0.03)
 
 
 def test_it_chooses_of_the_widths_there_are():
