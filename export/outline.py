@@ -16,7 +16,7 @@ from .checkpoints.references import locate
 from .checkpoints.skeleton import built_without_memory, shapes_of
 from .checkpoints.target_spec import target_sizes
 from .families import family_of
-from .opening import open_drafter, open_target
+from .opening import open_drafter, open_target, reading
 from .registry import the_one_for
 from .spec import DrafterSpec, TargetSpec
 from .targets.transformers_dir import read_config
@@ -58,6 +58,11 @@ def outline_target(reference: str | Path) -> TargetOutline:
     if file.suffix != ".json":
         checkpoint = open_target(path)
         return _outline(checkpoint.spec, checkpoint.config, ())
+    with reading(path):
+        return _outline_file(path, file)
+
+
+def _outline_file(path: Path, file: Path) -> TargetOutline:
     family, config, quantised = read_config(file)
     name = path.stem if path.is_file() and path.name != CONFIG else file.parent.name
     notes = ("the configuration is that of a quantised checkpoint; a build reads plain floats",) if quantised else ()
@@ -85,9 +90,10 @@ def outline_drafter(reference: str | Path) -> DrafterSpec:
     Raises `UsageError` when there is nothing there and `CheckpointError` for a configuration that cannot be used.
     """
     path = locate(reference)
-    if path.is_file() and path.suffix == ".json":
-        return _specify(path.parent) if path.name == CONFIG else _specify_file(path)
-    return open_drafter(path).spec if path.is_file() else _specify(path)
+    with reading(path):
+        if path.is_file() and path.suffix == ".json":
+            return _specify(path.parent) if path.name == CONFIG else _specify_file(path)
+        return open_drafter(path).spec if path.is_file() else _specify(path)
 
 
 def _specify(folder: Path) -> DrafterSpec:

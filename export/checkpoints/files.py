@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from dflash_compile.runtime.errors import CheckpointError
+from dflash_compile.runtime.regular import read_regular
+
+from .bounds import JSON_BYTES, check_bounds
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in `path`. Raises `CheckpointError` when it is missing, damaged or no object."""
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(read_regular(path, JSON_BYTES))
     except FileNotFoundError:
         raise CheckpointError(
             f"{path.name} is missing",
@@ -33,6 +36,7 @@ def read_json(path: Path) -> dict[str, Any]:
             why=f"found a {type(value).__name__}",
             fix="copy or download the file again",
         )
+    check_bounds(value, str(path))
     return value
 
 

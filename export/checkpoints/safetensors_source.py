@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from dflash_compile.runtime.errors import CheckpointError
+from dflash_compile.runtime.regular import require_regular
 
 from .files import read_json, visible
 
@@ -109,6 +110,7 @@ def check_rows(shapes: Mapping[str, tuple[int, ...]], name: str, start: int, sto
 
 def _open_shard(path: Path) -> Any:
     try:
+        require_regular(path)
         return safe_open(path, framework="pt")
     except FileNotFoundError:
         raise CheckpointError(

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 
 from dflash_compile.runtime.errors import CheckpointError
 from dflash_compile.runtime.foreign import foreign_errors
+from dflash_compile.runtime.regular import TEXT_BYTES, read_regular
 
 from .checkpoint import TextSource
 from .files import read_json_if_any
@@ -131,7 +132,7 @@ def _bytes(path: Path) -> bytes:
     with foreign_errors(
         CheckpointError, f"{path.name} cannot be read", where=str(path), fix="copy or download the file again"
     ):
-        return path.read_bytes()
+        return read_regular(path, TEXT_BYTES)
 
 
 def _token(value: Any) -> str | None:
@@ -145,7 +146,7 @@ def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
         with foreign_errors(
             CheckpointError, f"{path.name} cannot be read", where=str(path), fix="copy or download the file again"
         ):
-            return path.read_text(encoding="utf-8")
+            return read_regular(path, TEXT_BYTES).decode("utf-8")
     found = settings.get("chat_template")
     if found is None or isinstance(found, str):
         return found

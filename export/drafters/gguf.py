@@ -146,10 +146,23 @@ def _check_keys(file: GgufFile) -> None:
         )
 
 
+def _layers(file: GgufFile) -> int:
+    """Raises `CheckpointError` for more than there are tensors."""
+    layers = file.size(f"{ARCHITECTURE}.block_count")
+    if layers > len(file.tensors):
+        raise file.fault(
+            f"{ARCHITECTURE}.block_count",
+            f"block_count cannot be {layers}",
+            f"the file has {len(file.tensors)} tensors, and a layer has several",
+            "convert the drafter again",
+        )
+    return layers
+
+
 def _places(file: GgufFile) -> dict[str, str]:
     """The file's tensor names and what they are here."""
     named = {stored: name for name, stored_as in ONCE.items() for stored in stored_as}
-    for layer in range(file.size(f"{ARCHITECTURE}.block_count")):
+    for layer in range(_layers(file)):
         for name, stored_as in IN_LAYER.items():
             for stored in stored_as:
                 for part in ("weight", "bias"):
@@ -170,7 +183,7 @@ def _spec(file: GgufFile, path: Path, tensors: GgufSource) -> DrafterSpec:
     def key(name: str) -> str:
         return f"{ARCHITECTURE}.{name}"
 
-    layers, heads = file.size(key("block_count")), file.size(key("attention.head_count"))
+    layers, heads = _layers(file), file.size(key("attention.head_count"))
     hidden = file.size(key("embedding_length"))
     windows, causal = _attention(file, layers)
     rope = read_rope(file, ARCHITECTURE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import numpy as np
 from gguf import GGUFReader, LlamaFileType, ReaderTensor
 
 from dflash_compile.runtime.errors import CheckpointError
+
+from .header import check_header
 
 
 class GgufFile:
@@ -22,9 +25,19 @@ class GgufFile:
         """
         self.path = path
         try:
+            check_header(path)
             reader = GGUFReader(path)
             self.metadata: Mapping[str, Any] = {name: field.contents() for name, field in reader.fields.items()}
-        except (ValueError, IndexError, KeyError, OverflowError, OSError, MemoryError, TypeError) as error:
+        except (
+            ValueError,
+            IndexError,
+            KeyError,
+            OverflowError,
+            OSError,
+            MemoryError,
+            TypeError,
+            RecursionError,
+        ) as error:
             raise CheckpointError(
                 f"{path.name} is damaged or cut short",
                 where=str(path),
@@ -42,7 +55,11 @@ class GgufFile:
         """The file's main storage type, in lower case: f32, f16, q4_1 and so on."""
         kind = self.metadata.get("general.file_type")
         known = {entry.value: entry.name for entry in LlamaFileType}
-        return known[kind].removeprefix("MOSTLY_").removeprefix("ALL_").lower() if kind in known else "mixed"
+        return (
+            known[kind].removeprefix("MOSTLY_").removeprefix("ALL_").lower()
+            if isinstance(kind, int) and kind in known
+            else "mixed"
+        )
 
     def require(self, key: str) -> Any:
         """The value of `key`. Raises `CheckpointError` when the file does not say."""
@@ -62,16 +79,19 @@ class GgufFile:
         """
         value = self.metadata.get(key, default)
         value = self.require(key) if value is None else value
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 1 << 31:
             raise self.fault(
-                key, f"{key} cannot be {value!r}", "a whole number, 1 or more, is needed", "convert the model again"
+                key,
+                f"{key} cannot be {value!r}",
+                "a whole number from 1 to 2147483647 is needed",
+                "convert the model again",
             )
         return value
 
     def decimal(self, key: str) -> float:
         """The number under `key`. Raises `CheckpointError` where there is none."""
         value = self.require(key)
-        if not isinstance(value, int | float) or isinstance(value, bool):
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
             raise self.fault(key, f"{key} cannot be {value!r}", "a number is needed", "convert the model again")
         # GGUF keeps float32; the shortest decimal that rounds to it is the number the author wrote, 1e-05 and not
         # 9.99999974e-06.

@@ -96,6 +96,13 @@ def _check_raw(raw: Mapping[str, Any], where: Path) -> None:
             why="code from a checkpoint is never run",
             fix="if transformers has the family built in, delete auto_map from a copy of config.json and open that",
         )
+    if not isinstance(raw.get("model_type"), str):
+        raise CheckpointError(
+            f"model_type cannot be {raw.get('model_type')!r:.60}",
+            where=f"{where}: model_type",
+            why="it names the family of the model",
+            fix="take config.json from the model's original repository",
+        )
     require_family(str(raw["model_type"]), str(where))
     family = family_of(str(raw["model_type"]))
     nested = family.decoder is not None

@@ -11,8 +11,15 @@ from tree import FOLDERS, NAMESPACE, dotted, imports, modules, tracked
 MAY_IMPORT = {
     "artifacts": (),
     "cli": ("artifacts", "compile", "export", "runtime", "train"),
-    "compile": ("export", "runtime.bundle", "runtime.errors", "runtime.foreign", "runtime.unfinished"),
-    "export": ("runtime.chat", "runtime.errors", "runtime.foreign", "runtime.unfinished"),
+    "compile": (
+        "export",
+        "runtime.bundle",
+        "runtime.errors",
+        "runtime.foreign",
+        "runtime.regular",
+        "runtime.unfinished",
+    ),
+    "export": ("runtime.chat", "runtime.errors", "runtime.foreign", "runtime.regular", "runtime.unfinished"),
     "runtime": (),
     "train": ("export", "runtime.errors"),
 }
