@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from alone import alone, peak_mb
 
 EXPORT_BOUND_MB = 1000
 BUILD_SPARE_MB = 1000
@@ -36,12 +37,6 @@ SHAPE: dict[str, Any] = {
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
-
-
-def peak_mb() -> float:
-    """This process's peak resident set, in MB. Unlike getrusage's it does not inherit that of the parent."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) * 1024 / 1e6
 
 
 def export() -> dict[str, float]:
@@ -117,13 +112,6 @@ def build(folder: Path, precision: str) -> dict[str, float]:
     return {"peak_rss_mb": peak_mb(), "seconds": time.perf_counter() - start, "largest_layer_mb": largest}
 
 
-def alone(*arguments: str) -> dict[str, float]:
-    """The figures of this script, run in a process of its own."""
-    done = subprocess.run([sys.executable, __file__, *arguments, "--json"], check=True, stdout=subprocess.PIPE)
-    figures: dict[str, float] = json.loads(done.stdout) if done.stdout else {}
-    return figures
-
-
 def main() -> int:
     """Measure, print, and compare with the bound."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -140,8 +128,9 @@ def main() -> int:
         figures = build(arguments.folder, arguments.precision)
     elif arguments.bind:
         with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-            alone("--stage", "make", "--folder", folder)
-            figures = alone("--stage", "build", "--folder", folder, "--precision", arguments.precision)
+            alone(__file__, ["--stage", "make", "--folder", folder, "--json"])
+            stage = ["--stage", "build", "--folder", folder, "--precision", arguments.precision, "--json"]
+            figures = alone(__file__, stage)
     else:
         figures = export()
     bound = figures["largest_layer_mb"] + BUILD_SPARE_MB if "largest_layer_mb" in figures else EXPORT_BOUND_MB

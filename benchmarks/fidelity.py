@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from bundle.answers import SUITES
 
 from dflash_compile.cli.bench.suite import open_suites
 from dflash_compile.export.checkpoints.torch_model import load_model
@@ -31,7 +32,6 @@ from dflash_compile.runtime.cycles import chunk_rows
 from dflash_compile.runtime.session import Session
 
 Rows = npt.NDArray[np.float64]
-SUITES = ("chat", "code", "reasoning", "tools")
 
 
 def of_bundle(session: Session, tokens: Sequence[int], rows: int) -> Rows:

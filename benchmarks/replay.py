@@ -26,6 +26,7 @@ from statistics import fmean, quantiles
 from typing import Any
 
 import msgspec
+from bundle.answers import SUITES
 from replayed.answer import Answer, Recording, read, record, save
 from replayed.decode import PLAIN, Replay, Way, decode
 
@@ -41,7 +42,6 @@ WAYS = {
 }
 _CLASSES = 5
 """of chances that the drafter gives, in the table of what came of them"""
-SUITES = ("chat", "code", "reasoning", "tools")
 
 
 def recorded(given: argparse.Namespace) -> Recording:

@@ -21,25 +21,23 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import product
 from pathlib import Path
-from statistics import median
-from time import process_time
 from typing import Any
 
+from bundle.answers import SUITES, Variant, interleave
+
 from dflash_compile.cli.bench.sides import widths
+from dflash_compile.cli.bench.suite import open_suites
 from dflash_compile.cli.compiled_target import open_compiled_target
 from dflash_compile.compile.build import BuildOptions, build
 from dflash_compile.export import open_drafter, open_target
 from dflash_compile.export.checkpoints.checkpoint import DrafterCheckpoint, TargetCheckpoint
 from dflash_compile.runtime import load
 from dflash_compile.runtime.errors import DFlashError, UsageError
-from dflash_compile.runtime.session import Session
 from dflash_compile.train.compiled_target import CompiledTarget
 from dflash_compile.train.from_drafter import options_of, start_identity
 from dflash_compile.train.options import TrainOptions, default_taps
 from dflash_compile.train.recipe import train
 
-ROOT = Path(__file__).parents[1]
-SUITES = ROOT / "artifacts" / "prompts"
 VOCABULARY_OPTION = "draft_vocabulary"
 """the training option that --vocabulary sets"""
 
@@ -82,74 +80,22 @@ class Judge:
     threads: int | None
 
     def figures(self, bundle: Path) -> dict[str, Any]:
-        """τ and tokens a CPU second for every width, τ of whole blocks, those of plain decoding, and whether the text
-        was always the same.
+        """τ and cost of plain decoding and of every width, the best one's speed-up, and whether the text was always
+        the same.
         """
         with load(bundle, threads=self.threads) as session:
-            sides = [0, *widths(session.manifest.pairing.block)]  # 0: plain decoding
-            spent, same = {width: list[Spent]() for width in sides}, True
-            for width in sides:
-                self.answer(session, self.prompts[0], width)
-            for prompt in self.prompts:
-                answers = {width: self.answer(session, prompt, width) for width in sides}
-                same = same and len({tokens for tokens, _ in answers.values()}) == 1
-                for width, (_, one) in answers.items():
-                    spent[width].append(one)
-        plain, *blocks = (row(width, spent[width]) for width in sides)
+            variants = [Variant(session, width) for width in (0, *widths(session.manifest.pairing.block))]
+            same = interleave(variants, self.prompts, self.max_new_tokens)
+        plain, *blocks = (variant.row() for variant in variants)
         best = max(blocks, key=lambda block: block["tokens_per_cpu_second"])
-        speedup = round(best["tokens_per_cpu_second"] / plain["tokens_per_cpu_second"], 3)
         return {
             "lossless": same,
             "tau": blocks[-1]["tau"],
-            "speedup": speedup,
+            "speedup": round(best["tokens_per_cpu_second"] / plain["tokens_per_cpu_second"], 3),
             "best_width": best["width"],
             "plain": plain,
             "widths": blocks,
         }
-
-    def answer(self, session: Session, prompt: str, width: int) -> tuple[tuple[int, ...], Spent]:
-        """The answer's token ids, and what decoding took, prefill apart."""
-        answer = session.tokens(prompt, max_new_tokens=self.max_new_tokens, draft=width > 0, block=width or None)
-        first = next(answer)
-        start = process_time()
-        tokens = (first, *answer)
-        return tokens, Spent(len(tokens) - 1, session.statistics.cycles, process_time() - start)
-
-
-@dataclass(frozen=True)
-class Spent:
-    """Of one answer: decoded tokens, cycles, CPU seconds."""
-
-    tokens: int
-    cycles: int
-    cpu: float
-
-
-def row(width: int, answers: Sequence[Spent]) -> dict[str, float]:
-    """Rates of blocks of `width` rows.
-
-    A cycle costs what one of the median answer costs: some answers are disturbed by other jobs.
-    """
-    tau = sum(answer.tokens for answer in answers) / sum(answer.cycles for answer in answers)
-    cycle = median(answer.cpu / answer.cycles for answer in answers)
-    return {
-        "width": width,
-        "tau": round(tau, 3),
-        "cycle_cpu_ms": round(1000 * cycle, 2),
-        "tokens_per_cpu_second": round(tau / cycle, 2),
-    }
-
-
-def prompts_of(folder: Path, count: int) -> list[str]:
-    """The first `count` prompts of every suite in `folder`. Raises `UsageError` when there are none."""
-    found = [
-        line for file in sorted(folder.glob("*.txt")) for line in file.read_text(encoding="utf-8").splitlines()[:count]
-    ]
-    if not found:
-        raise UsageError(
-            "no prompts to time", where=str(folder), fix="give a folder of .txt files, one prompt a line, to --suites"
-        )
-    return found
 
 
 @dataclass(frozen=True)
@@ -169,16 +115,9 @@ class Search:
         folder = self.out / shape.name
         result = folder / "result.json"
         start = None if self.start is None else start_identity(self.start)
-        asked = json.loads(
-            json.dumps(
-                {
-                    "training": asdict(options),
-                    "start": start,
-                    "precision": self.precision,
-                    "new tokens": self.judge.max_new_tokens,
-                }
-            )
-        )
+        tokens = self.judge.max_new_tokens
+        settings = {"training": asdict(options), "start": start, "precision": self.precision, "new tokens": tokens}
+        asked = json.loads(json.dumps(settings))
         if result.exists():
             found: dict[str, Any] = json.loads(result.read_text())
             if found["asked"] != asked:
@@ -193,25 +132,13 @@ class Search:
         work.mkdir(parents=True, exist_ok=True)
         if not (work / "features").is_symlink():
             (work / "features").symlink_to(own, target_is_directory=True)
-        trained = train(
-            self.checkpoint,
-            folder / "drafter",
-            options,
-            work,
-            tuple(more),
-            force=True,
-            start=self.start,
-            engine=self.engine,
-        )
+        drafter, given = folder / "drafter", {"force": True, "start": self.start, "engine": self.engine}
+        trained = train(self.checkpoint, drafter, options, work, tuple(more), **given)
         bundle = build(
             self.checkpoint, trained.drafter, folder / "bundle", BuildOptions(precision=self.precision, force=True)
         )
-        found = {
-            "shape": asdict(shape),
-            "held_out_tau": trained.acceptance.tau,
-            **self.judge.figures(bundle),
-            "asked": asked,
-        }
+        found = {"shape": asdict(shape), "held_out_tau": trained.acceptance.tau, **self.judge.figures(bundle)}
+        found["asked"] = asked
         partial = result.with_suffix(".partial")
         partial.write_text(json.dumps(found, indent=1) + "\n")
         partial.replace(result)
@@ -284,7 +211,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help="another training option, for every shape",
     )
     parser.add_argument("--precision", default="int8", help="of the bundles")
-    parser.add_argument("--suites", type=Path, default=SUITES)
+    parser.add_argument("--suite", action="append", help="as of `dflash-compile bench`; the four short ones by default")
     parser.add_argument("--prompts", type=int, default=8, help="of every suite")
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--threads", type=int)
@@ -296,7 +223,9 @@ def main(arguments: Sequence[str]) -> int:
     """Try every shape and print the table, or the error of the first that cannot be."""
     given = parse(arguments)
     try:
-        judge = Judge(prompts_of(given.suites, given.prompts), given.max_new_tokens, given.threads)
+        suites = open_suites(given.suite or SUITES, given.prompts)
+        prompts = [prompt for suite in suites for prompt in suite.prompts]
+        judge = Judge(prompts, given.max_new_tokens, given.threads)
         start = None if given.start is None else open_drafter(given.start)
         answered = (
             {}

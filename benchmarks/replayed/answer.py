@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-from profile_cycle import fill
+from bundle.calls import fill
 
 from dflash_compile.cli.bench.suite import Suite
 from dflash_compile.runtime.cycles import Cycles

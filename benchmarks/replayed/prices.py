@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-from profile_cycle import WAYS, by_turns, calls, host
+from bundle.calls import WAYS, calls, host, interleave
 
 from dflash_compile.runtime.policy.controller import AdaptiveWidth, CyclePlan
 from dflash_compile.runtime.policy.verify_rows import Confidence
@@ -23,7 +23,7 @@ class Prices(msgspec.Struct, frozen=True):
     inject: dict[int, float]
     """by rows; in between as on a line"""
     host: dict[str, float]
-    """of a cycle by way of decoding, the names of `profile_cycle.WAYS`; those of a drafter that does not say how sure
+    """of a cycle by way of decoding, the names of `bundle.calls.WAYS`; those of a drafter that does not say how sure
     it is are "…, silent" """
     read: float = 0.0
     """of a row of a prompt, as one of many; 0 where it was not measured"""
@@ -66,7 +66,7 @@ def measure_prices(session: Session, tokens: Sequence[int], rounds: int) -> Pric
         "read": lambda: target.prefill(tokens[:widest], 0),
         f"inject {widest}": injects[widest],
     }
-    seconds = {name: ms / 1000 for name, ms in by_turns([turns], rounds)[0].items()}
+    seconds = {name: ms / 1000 for name, ms in interleave([turns], rounds)[0].items()}
     by_role = {
         role: {int(name.split()[1]): it for name, it in seconds.items() if name.startswith(f"{role} ")}
         for role in ("verify", "draft", "inject")

@@ -1,21 +1,10 @@
-"""Where the time of a cycle goes: computing time of every call by role and width, and of the host between the calls.
-
-    python benchmarks/profile_cycle.py BUNDLE [BUNDLE ...] [--position 128] [--rounds 30] [--tokens 128] [--json]
-
-One thread, and the CPU time of that thread alone: other jobs on the machine slow it through the caches only. Bundles,
-roles and widths take turns in every round, forth and back. The host's share is that of answers of `--tokens` tokens in
-each way of decoding: all that is not an engine call. `--tokens 0` leaves answers out. Filling the caches up to
-`--position` is shown as "prompt".
-"""
+"""CPU milliseconds of every call by role and width, and what the host takes of a cycle."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from statistics import quantiles
 from time import thread_time
 from typing import Any
@@ -62,18 +51,18 @@ def calls(session: Session, tokens: Sequence[int]) -> Iterator[tuple[str, Callab
         yield f"inject {rows}", lambda rows=rows: drafter.inject(target.taps, rows, position)
 
 
-def by_turns(sides: Sequence[dict[str, Callable[[], object]]], rounds: int) -> list[dict[str, float]]:
-    """Milliseconds of every call of every side, of the 30th percentile: work of others only ever adds."""
-    taken: list[dict[str, list[float]]] = [{name: [] for name in side} for side in sides]
-    pairs = list(zip(sides, taken, strict=True))
+def interleave(variants: Sequence[dict[str, Callable[[], object]]], rounds: int) -> list[dict[str, float]]:
+    """Milliseconds of every call of every variant, of the 30th percentile: work of others only ever adds."""
+    taken: list[dict[str, list[float]]] = [{name: [] for name in variant} for variant in variants]
+    pairs = list(zip(variants, taken, strict=True))
     for turn in range(rounds + 2):
-        for name in sides[0]:
-            for side, seconds in pairs[:: 1 if turn % 2 else -1]:
+        for name in variants[0]:
+            for variant, seconds in pairs[:: 1 if turn % 2 else -1]:
                 began = thread_time()
-                side[name]()
+                variant[name]()
                 if turn >= 2:  # the first calls of a width bind and allocate
                     seconds[name].append(thread_time() - began)
-    return [{name: round(1000 * quantiles(values, n=10)[2], 3) for name, values in side.items()} for side in taken]
+    return [{name: round(1000 * quantiles(values, n=10)[2], 3) for name, values in one.items()} for one in taken]
 
 
 def host(
@@ -98,39 +87,25 @@ def host(
     }
 
 
-def main() -> int:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bundles", type=Path, nargs="+", metavar="BUNDLE")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Those of `calls`."""
     parser.add_argument("--position", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
+
+
+def measure(given: argparse.Namespace) -> tuple[list[dict[str, Any]], bool]:
+    """A row for each bundle; False: nothing can be wrong."""
     with ExitStack() as stack:
-        sessions = [stack.enter_context(load(bundle, threads=1)) for bundle in arguments.bundles]
-        tokens = [5 + token % 300 for token in range(arguments.position)]
+        sessions = [stack.enter_context(load(bundle, threads=1)) for bundle in given.bundles]
+        tokens = [5 + token % 300 for token in range(given.position)]
         prompts = [fill(session, tokens) for session in sessions]
-        taken = by_turns([dict(calls(session, tokens)) for session in sessions], arguments.rounds)
-        rows = [
+        taken = interleave([dict(calls(session, tokens)) for session in sessions], given.rounds)
+        return [
             {
                 "bundle": str(bundle),
                 "ms": {"prompt": prompt, **one},
-                "host": {
-                    name: host(session, arguments.tokens, **way) for name, way in WAYS.items() if arguments.tokens
-                },
+                "host": {name: host(session, given.tokens, **way) for name, way in WAYS.items() if given.tokens},
             }
-            for bundle, session, prompt, one in zip(arguments.bundles, sessions, prompts, taken, strict=True)
-        ]
-    if arguments.json:
-        print(json.dumps(rows))
-        return 0
-    for row in rows:
-        print(row["bundle"])
-        for name, value in {**row["ms"], **row["host"]}.items():
-            print(f"  {name:10} {value}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+            for bundle, session, prompt, one in zip(given.bundles, sessions, prompts, taken, strict=True)
+        ], False

@@ -1,0 +1,1 @@
+"""What `benchmarks/bundles.py` measures, one file a question."""
