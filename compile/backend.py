@@ -43,7 +43,8 @@ class Prepared(Protocol):
 class Backend(Protocol):
     """What the module `backend` of a back-end's folder offers.
 
-    Importing it needs no library but those of every build.
+    Importing it needs no library but those of every build. A folder may have more, for commands that ask
+    `backend_folders` for it: `memory_estimate` for `plan`, `batching` for training data, `app_source` for `embed`.
     """
 
     @property
