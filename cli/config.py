@@ -11,7 +11,9 @@ from typing import Any
 import typer
 
 from dflash_compile.runtime.errors import UsageError
+from dflash_compile.runtime.regular import read_regular
 
+_BYTES = 16 << 20
 NOT_IN_FILE = {"config", "help"}
 
 
@@ -37,6 +39,12 @@ def apply_file(context: typer.Context, path: Path | None) -> Path | None:
         if parameter.name not in NOT_IN_FILE
     }
     _check_known(table, spellings, f"key in [{name}]", path)
+    switches = {parameter.name for parameter in context.command.params if getattr(parameter, "is_flag", False)}
+    for key, value in table.items():
+        if isinstance(value, bool) and spellings[key] not in switches:
+            raise UsageError(
+                f"`{key}` cannot be {str(value).lower()}", where=str(path), fix="give a value: it is no switch"
+            )
     several = {parameter.name for parameter in context.command.params if getattr(parameter, "multiple", False)}
     context.default_map = {
         spellings[key]: _value(key, value, spellings[key] in several, path) for key, value in table.items()
@@ -56,10 +64,10 @@ def _value(key: str, value: Any, several: bool, path: Path) -> Any:
 def read_tables(path: Path) -> dict[str, Any]:
     """The whole file. Raises `UsageError` when it cannot be read as TOML."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read_regular(path, _BYTES).decode("utf-8"))
     except FileNotFoundError as error:
         raise UsageError("no such config file", where=str(path), fix="check the path given to -c") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # TOML's own and UTF-8's errors are of the first
         raise UsageError(
             "the config file is not TOML", where=str(path), why=str(error), fix="correct the line named"
         ) from error

@@ -71,9 +71,11 @@ class Console:
         with contextlib.suppress(
             OSError
         ):  # where even this cannot be written, the exit code is all that is left to say
-            if self.debug and cause is not None:
-                self.err.write("".join(traceback.format_exception(cause)))
-            if not self.json or not self._document_if_possible("error", error.as_dict()):
+            trace = "".join(traceback.format_exception(cause)) if self.debug and cause is not None else ""
+            document = error.as_dict() | ({"traceback": trace} if trace else {})
+            if not self.json and trace:
+                self.err.write(trace)
+            if not self.json or not self._document_if_possible("error", document):
                 self.err.write(f"error: {error}\n")
         return int(error.exit_code)
 

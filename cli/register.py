@@ -6,7 +6,7 @@ import functools
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -111,10 +111,11 @@ def _wrapped(name: str, command: Callable[..., Report]) -> Callable[..., None]:
     def run(**options: Any) -> None:
         shared = {key: options.pop(key) for key in SHARED}
         console = Console(json=shared["json"], verbose=shared["verbose"], quiet=shared["quiet"], debug=shared["debug"])
-        raise typer.Exit(_run(name, command, console, options))
+        raise typer.Exit(_run(name, command, console, options, flags))
 
     signature = inspect.signature(command, eval_str=True)
     _, *own = signature.parameters.values()
+    flags = frozenset(f"--{key.replace('_', '-')}" for key in (*signature.parameters, *SHARED, "help"))
     extra = [
         inspect.Parameter(
             key, inspect.Parameter.KEYWORD_ONLY, default=None if key == "config" else False, annotation=kind
@@ -129,8 +130,22 @@ def _wrapped(name: str, command: Callable[..., Report]) -> Callable[..., None]:
     return run
 
 
-def _run(name: str, command: Callable[..., Report], console: Console, options: dict[str, Any]) -> int:
+def _check_taken(options: dict[str, Any], flags: Collection[str]) -> None:
+    """Raises `UsageError` where an option without its text took the next flag for it: `--prompt --json`."""
+    for key, value in options.items():
+        taken = [entry for entry in (value if isinstance(value, list | tuple) else [value]) if str(entry) in flags]
+        if taken:
+            raise UsageError(
+                f"--{key.replace('_', '-')} has no value: {taken[0]} follows it",
+                fix=f"give its value before {taken[0]}; a prompt can come through standard input",
+            )
+
+
+def _run(
+    name: str, command: Callable[..., Report], console: Console, options: dict[str, Any], flags: Collection[str]
+) -> int:
     try:
+        _check_taken(options, flags)
         if console.verbose and console.quiet:
             raise UsageError("--verbose and --quiet exclude each other", fix="give one of them")
         with console.without_chatter():

@@ -118,7 +118,7 @@ def command(
 def _variables(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(
             "--chat-template-kwargs is no JSON", why=str(error), fix='give an object, as in {"enable_thinking": false}'
         ) from error

@@ -88,8 +88,8 @@ def test_traceback_only_under_debug(cli, failing):
     failing("raise ValueError('deep')")
     assert "Traceback" not in cli("fail").err
     debug = cli("fail", "--debug", "--json")
-    assert "Traceback" in debug.err
-    assert "ValueError: deep" in debug.err
+    assert "Traceback" in debug.document["traceback"]
+    assert "ValueError: deep" in debug.document["traceback"]
     assert debug.document["error"] == "UnexpectedError"
 
 
@@ -224,3 +224,44 @@ def test_a_panic_of_a_library_in_rust_is_a_document_too(cli, tmp_path, monkeypat
     result = cli("run", str(tmp_path), "--prompt", "x", "--json")
     assert result.code == 4
     assert "index out of bounds" in json.loads(result.out)["what"]
+
+
+def test_debug_keeps_the_document_the_only_thing_said(cli, failing):
+    failing("raise ZeroDivisionError('w')")
+    result = cli("fail", "--json", "--debug")
+    assert set(result.document) == {*KEYS, "traceback"}
+    assert "ZeroDivisionError" in result.document["traceback"]
+    assert result.err == ""
+
+
+@pytest.mark.parametrize(
+    "rest", [("--prompt", "--json"), ("--prompt", "x", "--system", "--raw"), ("--prompt", "x", "--stop", "--debug")]
+)
+def test_a_flag_is_no_value_of_an_option(cli, tmp_path, rest):
+    result = cli("run", str(tmp_path), *rest)
+    assert result.code == 2
+    assert f"{rest[-1]} follows it" in result.err + result.out
+
+
+def test_deep_json_and_toml_are_the_users_fault(cli, tmp_path):
+    file = tmp_path / "options.toml"
+    for content in ("a = " + "[" * 20_000, "[run]\nmax-new-tokens = " + "9" * 5000, "a" + ".a" * 20_000 + " = 1"):
+        file.write_text(content)
+        assert cli("run", "-c", str(file), str(tmp_path), "--prompt", "x").code == 2
+    deep = "[" * 20_000 + "]" * 20_000
+    assert cli("run", str(tmp_path), "--prompt", "x", "--chat-template-kwargs", deep).code == 2
+
+
+@pytest.mark.parametrize("key", ["max-new-tokens", "threads"])
+def test_true_in_a_config_file_is_no_number(cli, tmp_path, key):
+    file = tmp_path / "options.toml"
+    file.write_text(f"[run]\n{key} = true\n")
+    result = cli("run", "-c", str(file), str(tmp_path), "--prompt", "x")
+    assert result.code == 2
+    assert "cannot be true" in result.err
+
+
+def test_true_in_a_config_file_is_a_switch(cli, tmp_path):
+    file = tmp_path / "options.toml"
+    file.write_text("[run]\nraw = true\ndraft = false\n")
+    assert "cannot be" not in cli("run", "-c", str(file), str(tmp_path), "--prompt", "x").err

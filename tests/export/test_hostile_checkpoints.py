@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from gguf_files import write_gguf
+from gguf_files import write_gguf, write_gguf_drafter
 from models import write_drafter, write_target
 
 from dflash_compile.export import open_drafter, open_target
@@ -165,3 +165,34 @@ def test_what_libraries_raise_is_ours(tmp_path: Path, target: Path, monkeypatch:
     with pytest.raises(CheckpointError, match="cannot be read") as caught:
         open_target(target)
     assert "KeyError" in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rope.freq_base", float("inf")),
+        ("rope.freq_base", float("nan")),
+        ("attention.layer_norm_rms_epsilon", float("nan")),
+        ("block_count", (1 << 31) - 1),
+        ("block_count", 1 << 31),
+        ("context_length", 1 << 31),
+        ("embedding_length", "many"),
+        ("attention.head_count", 1.5),
+    ],
+)
+def test_metadata_of_a_gguf_drafter_that_cannot_be(tmp_path: Path, target: Path, key: str, value: object) -> None:
+    drafter = write_drafter(tmp_path / "drafter", target)
+    file = write_gguf_drafter(tmp_path / "drafter.gguf", drafter)
+    open_drafter(file)
+    if isinstance(value, str):
+        value = [1, 2]
+    with pytest.raises(CheckpointError, match=key.rpartition(".")[2]):
+        open_drafter(write_gguf_drafter(tmp_path / "drafter.gguf", drafter, extra={key: value}))
+
+
+@pytest.mark.parametrize(
+    "extra", [{"tokenizer.ggml.bos_token_id": "one"}, {"tokenizer.ggml.eos_token_id": 1.5}], ids=str
+)
+def test_metadata_of_a_gguf_target_of_a_wrong_type(tmp_path: Path, target: Path, extra: dict[str, object]) -> None:
+    with pytest.raises(CheckpointError):
+        open_target(write_gguf(tmp_path / "tiny.gguf", target, extra=extra))

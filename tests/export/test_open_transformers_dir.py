@@ -248,7 +248,7 @@ def test_a_missing_key_is_refused_not_defaulted(whole: Path, key: str) -> None:
         ({"num_key_value_heads": 0}, "num_key_value_heads = 0"),
         ({"head_dim": -16}, "head_dim = -16"),
         ({"max_position_embeddings": -1}, "max_position_embeddings = -1"),
-        ({"num_hidden_layers": 10**12}, "1000000000000 layers"),
+        ({"num_hidden_layers": 10**12}, "num_hidden_layers cannot be 1000000000000"),
         ({"pad_token_id": 10**9}, "cannot build"),
         ({"hidden_act": "softmax3"}, "cannot build"),
         ({"rms_norm_eps": float("inf")}, "rms_norm_eps = inf"),
