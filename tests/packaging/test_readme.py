@@ -55,7 +55,7 @@ def test_options_exist() -> None:
         for flag in (*parameter.opts, *parameter.secondary_opts)
     }
     scripts = (file.read_text("utf-8") for file in (ROOT / "benchmarks").rglob("*.py"))
-    known |= {"--help", *(option for text in scripts for option in re.findall(r'"(--[a-z][a-z-]+)"', text))}
+    known |= {"--help", "--indent", *(option for text in scripts for option in re.findall(r'"(--[a-z][a-z-]+)"', text))}
     assert [found for found in _found(r"(?<![\w-])--[a-z][a-z-]+", 60) if found[1] not in known] == []
 
 

@@ -9,17 +9,28 @@ import tokenize
 from tree import ROOT, tracked
 
 NAMES = {
+    "_worth": "best_rate",
+    "_put_by": "reserved",
+    "has_chances": "reports_confidence",
+    "unseen": "pending_rows",
+    "Shares": "AcceptanceRates",
+    "rounds_alike": "bitwise_equal",
     "supersede": "replace_all_uses",
     "tidy": "eliminate_dead_nodes",
-    "rounds_alike": "bitwise_equal",
+    "_hand_on": "_bypass",
+    "Payload": "WeightBinding",
+    "Payloads": "WeightBindings",
+    "Stack": "StackedWeight",
     "whole_blocks": "pad_to_groups",
+    "Moments": "Hessians",
+    "CalibratedBlocks": "GptqGroups",
+    "letting_go": "release_pages",
+    "let_go": "release_pages",
+    "Donor": "ReusedTarget",
+    "find_donor": "ReusedTarget",
     "unsaid": "default",
     "UNSAID": "DEFAULTS",
     "_check_sayable": "_check_representable",
-    "Payload": "WeightBinding",
-    "Payloads": "WeightBindings",
-    "_hand_on": "_bypass",
-    "Stack": "StackedWeight",
 }
 """identifier → what it is called now"""
 FILES = {
@@ -30,6 +41,7 @@ FILES = {
     "moments": "hessians",
     "calibrated": "gptq",
     "words": "emitter",
+    "estimates": "acceptance_rates",
 }
 """module or folder of the packages → what it is called now"""
 DOCUMENTS = {
