@@ -40,7 +40,7 @@ def of_bundle(session: Session, tokens: Sequence[int], rows: int) -> Rows:
     tokens, found, start = list(tokens), [], 0
     for size in chunk_rows(len(tokens), target.max_rows, target.min_verify_rows):
         target.verify(tokens[start : start + size], start)
-        found.append(target.logits(size))
+        found.append(np.stack([target.row_logits(row) for row in range(size)]))
         start += size
     return normalised(np.concatenate(found)[-rows:])
 

@@ -9,17 +9,19 @@ with load("bundle") as session:
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-__all__ = ["load"]
+__all__ = ["Sampling", "load"]
 
 if TYPE_CHECKING:
     from .loading import load
+    from .sampling.parameters import Sampling
 else:
+    _HOME = {"load": ".loading", "Sampling": ".sampling.parameters"}
 
     def __getattr__(name):
-        if name != "load":
+        if name not in _HOME:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from .loading import load  # not before it is asked for: `import dflash_compile.runtime` stays instant
-
-        return load
+        # Not before it is asked for: `import dflash_compile.runtime` stays instant.
+        return getattr(import_module(_HOME[name], __name__), name)

@@ -1,7 +1,6 @@
 """Which proposals of a block are accepted, and the token that follows them.
 
-Greedy only: a proposal is accepted where it is what the target chose itself. A rule that samples is another function
-here with the same result.
+A proposal is accepted where it is what the target chose itself: the largest logit here, or what `sampling/` draws.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from .engines import CycleEngine, DrafterEngine, Engines
 from .policy.controller import PLAIN, Controller, CyclePlan
 from .policy.prompt_lookup import PromptLookup
 from .request import Request
+from .sampling.sampler import Sampler
 from .statistics import Recorder
 
 
@@ -29,10 +30,18 @@ def chunk_rows(rows: int, widest: int, narrowest: int) -> list[int]:
 class Cycles:
     """Where an answer is, and how many committed rows are still to be injected."""
 
-    def __init__(self, engines: Engines, request: Request, controller: Controller, record: Recorder) -> None:
+    def __init__(
+        self,
+        engines: Engines,
+        request: Request,
+        controller: Controller,
+        record: Recorder,
+        sampler: Sampler | None = None,
+    ) -> None:
+        """`sampler` chooses tokens from logits; without one they are the engine's own choices."""
         self.target, self.cycle = engines.target, engines.cycle
         self.drafter = engines.drafter if request.draft else None
-        self.request, self.controller, self.record = request, controller, record
+        self.request, self.controller, self.record, self.sampler = request, controller, record, sampler
         looks_up = request.looks_up(device_cycles=engines.cycle is not None)
         self.lookup = PromptLookup(engines.drafter.block - 1) if looks_up else None
         self.position = 0
@@ -54,6 +63,8 @@ class Cycles:
             if drafter is not None:
                 drafter.inject(target.taps, rows, self.position - rows)
                 record.spent("inject", prefilled)
+        if self.sampler is not None:
+            choice = self.sampler.draw(target.row_logits(0))
         if self.lookup is not None:
             self.lookup.extend([*prompt, choice])
         return choice
@@ -93,13 +104,19 @@ class Cycles:
         verify_start = self.record.clock()
         choices = self.target.verify([anchor, *proposals], self.position, self.pending_rows)
         verify_end = self.record.spent("verify" if plan.width > PLAIN else "decode", verify_start)
-        outcome = accept_greedy(proposals, choices)
-        self.record.cycle(plan.drafted, len(proposals), outcome.accepted)
-        self.position += outcome.accepted + 1
+        if self.sampler is None:
+            outcome = accept_greedy(proposals, choices)
+            tokens = [*proposals[: outcome.accepted], outcome.bonus]
+        else:
+            tokens = self.sampler.accept(proposals, map(self.target.row_logits, range(len(choices))))
+            verify_end = self.record.clock()
+        accepted = len(tokens) - 1
+        self.record.cycle(plan.drafted, len(proposals), accepted)
+        self.position += accepted + 1
         if self.drafter is not None:
-            self.pending_rows += outcome.accepted + 1
-        self.controller.observe(plan, outcome.accepted, verify_end - cycle_start, verify_end - verify_start)
-        return [*proposals[: outcome.accepted], outcome.bonus]
+            self.pending_rows += accepted + 1
+        self.controller.observe(plan, accepted, verify_end - cycle_start, verify_end - verify_start)
+        return tokens
 
     def _on_device(
         self, drafter: DrafterEngine, cycle: CycleEngine, plan: CyclePlan, anchor: int, cycle_start: float

@@ -11,11 +11,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from .embeds import Span
-from .errors import BundleError, LengthError, UsageError
+from .errors import BundleError, IncompatibleError, LengthError, UsageError
 from .foreign import foreign_errors
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,10 @@ class Taps:
 
 
 class TargetEngine(ABC):
-    """The target in verification mode: any number of rows at any position, logits in, choices out."""
+    """The target in verification mode: any number of rows at any position, tokens in, choices out."""
+
+    reports_logits = False
+    """whether the logits behind the choices can be had"""
 
     def __init__(
         self,
@@ -53,7 +60,8 @@ class TargetEngine(ABC):
         another one"""
         self.embeds = embeds
         """width of the rows that a prefill takes in place of embedded tokens; None where it takes none"""
-        self._rows = 0
+        self._rows = self._answered = 0
+        """rows of taps that the last calls wrote, and rows that the last one answered"""
 
     @final
     def prefill(self, tokens: Sequence[int], position: int, embeds: Sequence[Span] = ()) -> int:
@@ -67,7 +75,7 @@ class TargetEngine(ABC):
                 choice = self._embeds_impl(padded, rows, position, embeds)
             else:
                 choice = self._prefill_impl(padded, rows, position)
-        self._rows = rows
+        self._rows, self._answered = rows, 1
         return choice
 
     @final
@@ -85,7 +93,7 @@ class TargetEngine(ABC):
             )
         with _faults("verify"):
             choices = self._verify_impl(rows, position, keep)
-        self._rows = keep + len(block)
+        self._rows, self._answered = keep + len(block), len(block)
         return choices[: len(block)]
 
     def room(self, keep: int, rows: int) -> bool:
@@ -107,9 +115,25 @@ class TargetEngine(ABC):
         """Taps of the last call's rows, without the padding, behind those it kept."""
         return Taps(self._taps_impl(), self._rows)
 
+    @final
+    def row_logits(self, row: int) -> NDArray[np.float32]:
+        """The logits of row `row` of the last verify, or of row 0, the prompt's last, after a prefill: float32 [vocab],
+        valid until the next call. Raises `IncompatibleError` where the engine gives none.
+        """
+        if not 0 <= row < self._answered:
+            raise UsageError(f"row {row}", why=f"the last call answered {self._answered}, from 0", fix="verify more")
+        return self._logits_impl(row)
+
     @abstractmethod
     def close(self) -> None:
         """Release the engine's memory."""
+
+    def _logits_impl(self, row: int) -> NDArray[np.float32]:
+        """As `row_logits`. Targets whose engines give choices alone leave it as it is, and refuse."""
+        raise IncompatibleError(
+            "this bundle's engines give choices and no logits",
+            fix="build the bundle for a back-end whose engines give logits: `dflash-compile build --help`",
+        )
 
     @abstractmethod
     def _prefill_impl(self, tokens: Sequence[int], rows: int, position: int) -> int:

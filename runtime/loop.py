@@ -1,4 +1,4 @@
-"""The greedy draft–verify loop: token ids in, token ids out. Knows nothing of text, files or back-ends.
+"""The draft–verify loop: token ids in, token ids out. Knows nothing of text, files or back-ends.
 
 With no drafter and no look-up the same verify calls run one token at a time: the baseline, and the reference that all
 else must equal token for token.
@@ -14,6 +14,7 @@ from .engines import Engines, TargetEngine
 from .errors import LengthError
 from .policy.controller import Controller
 from .request import Request
+from .sampling.sampler import Sampler
 from .statistics import Finish, Recorder
 
 
@@ -63,7 +64,11 @@ def run(
     started = record.clock()
     if engines.cycle is not None:  # an answer's last token needs no row
         engines.cycle.begin(len(request.prompt_ids) + limits.tokens - 1, limits.eos_ids)
-    cycles = Cycles(engines, request, controller, record)
+    sampler = None
+    if not request.sampling.plain:
+        sampler = Sampler(request.sampling, request.prompt_ids, sorted(limits.eos_ids), engines.target.vocab)
+        record.seed = None if request.sampling.greedy else sampler.seed
+    cycles = Cycles(engines, request, controller, record, sampler)
     fresh: list[int] = [cycles.prefill()]
     record.prefill_seconds = record.clock() - started
     while True:

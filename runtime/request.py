@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from .embeds import Span
 from .errors import UsageError
+from .sampling.parameters import GREEDY, Sampling
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class Request:
     """whether guesses are looked up in the text where the drafter gives none; None: where that is known to pay"""
     embeds: Sequence[Span] = ()
     """in place of embedded tokens of the prompt, in order"""
+    sampling: Sampling = GREEDY
+    """how tokens are chosen"""
 
     def __post_init__(self) -> None:
         if not self.prompt_ids:

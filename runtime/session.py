@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Self
 from .bundle.manifest import Manifest
 from .embeds import Embeds, Span, check_embeds
 from .engines import Engines
-from .errors import UsageError
+from .errors import IncompatibleError, UsageError
 from .loop import Limits, plan_limits, run
 from .policy.controller import AdaptiveWidth, Controller, FixedWidth
 from .request import Request
+from .sampling.parameters import GREEDY, Sampling
 from .statistics import Recorder, Statistics
 from .stops import StopFilter
 
@@ -52,6 +53,7 @@ class Session:
         draft: bool = True,
         block: int | None = None,
         lookup: bool | None = None,
+        sampling: Sampling = GREEDY,
         inputs_embeds: Embeds = (),
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> Generator[str, None, None]:
@@ -65,14 +67,16 @@ class Session:
         machine and how often proposals are accepted; `block` fixes the width instead, at most what the drafter was
         built for.
         Where the text repeats itself, what came next the last time is verified in place of the drafter's proposals when
-        that promises more; `lookup=False` leaves that out, and `lookup=True` does it with `draft=False` too.
-        `inputs_embeds` are for the targets of multimodal checkpoints: (start, rows) pairs, rows float32 [n, hidden],
-        which take the place of n placeholder tokens of a prompt of ids, from its `start`-th on, as transformers'
-        `inputs_embeds` do: behind the scale or norm that the model gives its embeddings. `chat_template_kwargs` are
-        what the chat template reads beside the messages, `enable_thinking` or `tools` for example; where a chat asks
-        for thinking and the drafter was trained without it, or the other way round, `notes` says so. Raises
-        `UsageError`, `LengthError` and, for a bundle that takes no `inputs_embeds`, `IncompatibleError` at once, before
-        the first piece is asked for.
+        that promises more; `lookup=False` leaves that out, and `lookup=True` does it with `draft=False` too. `sampling`
+        draws tokens by chance, or changes their logits: the text is then a function of prompt, parameters and seed, and
+        drafting changes nothing of it either; by default, and at temperature 0, the largest logit wins. `inputs_embeds`
+        are for the targets of multimodal checkpoints: (start, rows) pairs, rows float32 [n, hidden], which take the
+        place of n placeholder tokens of a prompt of ids, from its `start`-th on, as transformers' `inputs_embeds` do:
+        behind the scale or norm that the model gives its embeddings. `chat_template_kwargs` are what the chat template
+        reads beside the messages, `enable_thinking` or `tools` for example; where a chat asks for thinking and the
+        drafter was trained without it, or the other way round, `notes` says so. Raises `UsageError`, `LengthError` and,
+        for a bundle that takes no `inputs_embeds` or whose engines give no logits to sample from, `IncompatibleError`
+        at once, before the first piece is asked for.
         """
         filtered = StopFilter(
             list(stop) if isinstance(stop, Iterable) and not isinstance(stop, str | bytes) else [stop]
@@ -80,7 +84,8 @@ class Session:
         ids = self.encode(prompt, raw=raw, chat_template_kwargs=chat_template_kwargs)
         embeds = self._spans(inputs_embeds, prompt, ids)
         record = self._recorder()
-        tokens = self._answer(Request(ids, max_new_tokens, draft, block, lookup, embeds), record)
+        request = Request(ids, max_new_tokens, draft, block, lookup, embeds, sampling)
+        tokens = self._answer(request, record)
         text = self._text.answer(filtered, self.manifest.text.eos_ids, special_tokens=special_tokens)
         return self._pieces(tokens, record, text, on_token)
 
@@ -93,13 +98,15 @@ class Session:
         draft: bool = True,
         block: int | None = None,
         lookup: bool | None = None,
+        sampling: Sampling = GREEDY,
         inputs_embeds: Embeds = (),
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> Generator[int, None, None]:
         """As `generate`, in token ids; an end-of-sequence token is the last of them."""
         ids = self.encode(prompt, raw=raw, chat_template_kwargs=chat_template_kwargs)
         embeds = self._spans(inputs_embeds, prompt, ids)
-        return self._answer(Request(ids, max_new_tokens, draft, block, lookup, embeds), self._recorder())
+        request = Request(ids, max_new_tokens, draft, block, lookup, embeds, sampling)
+        return self._answer(request, self._recorder())
 
     def encode(
         self, prompt: Prompt, *, raw: bool = False, chat_template_kwargs: Mapping[str, Any] | None = None
@@ -172,8 +179,19 @@ class Session:
                 why=f"the drafter was built for blocks of 2 to {widest} rows",
                 fix="choose one of those, or leave it out",
             )
+        self._check_sampling(request.sampling)
         limits = plan_limits(request, self.engines.target, self.manifest.text.eos_ids)
         return self._run(request, limits, record)
+
+    def _check_sampling(self, sampling: Sampling) -> None:
+        sampling.check_vocab(self.engines.target.vocab)
+        if not sampling.plain and not self.engines.target.reports_logits:
+            raise IncompatibleError(
+                f"sampling with {', '.join(sampling.changed())}",
+                where=f"a bundle for {self.manifest.requires.backend}",
+                why="its engines choose the token of the largest logit by themselves",
+                fix="leave `sampling` out, or build the bundle for a back-end whose engines give logits (onnxruntime)",
+            )
 
     def _run(self, request: Request, limits: Limits, record: Recorder) -> Generator[int, None, None]:
         if not self._busy.acquire(blocking=False):

@@ -38,6 +38,8 @@ class Statistics:
     """guesses that were looked up in the text and verified"""
     looked_up_accepted: int = 0
     """those that were accepted"""
+    seed: int | None = None
+    """of the noise that tokens were drawn with; None where none was"""
 
     @property
     def drafted(self) -> int:
@@ -87,6 +89,7 @@ class Recorder:
         self._undrafted_tokens = self._looked_up = self._looked_up_accepted = 0
         self.prefill_seconds = self.decode_seconds = 0.0
         self.finish: Finish | None = None
+        self.seed: int | None = None
         self._offered, self._accepted = [0] * block, [0] * block
         self._seconds: dict[Role, float] = {}
 
@@ -129,6 +132,7 @@ class Recorder:
             undrafted_tokens=self._undrafted_tokens,
             looked_up=self._looked_up,
             looked_up_accepted=self._looked_up_accepted,
+            seed=self.seed,
         )
 
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from dflash_compile.runtime.statistics import Statistics
 
 
+SAMPLING = "Sampling"
+
+
 def command(
     console: Console,
     bundle: Annotated[Path, typer.Argument(help="A directory that `build` wrote.")],
@@ -55,6 +58,43 @@ def command(
     special_tokens: Annotated[
         bool, typer.Option("--special-tokens", help="Show the special tokens of the answer as text.")
     ] = False,
+    temperature: Annotated[
+        float,
+        typer.Option("--temperature", min=0, rich_help_panel=SAMPLING, help="0: always the most probable token."),
+    ] = 0.0,
+    top_k: Annotated[
+        int, typer.Option("--top-k", min=0, rich_help_panel=SAMPLING, help="Only the K most probable; 0: all.")
+    ] = 0,
+    top_p: Annotated[
+        float,
+        typer.Option("--top-p", rich_help_panel=SAMPLING, help="Only the most probable with this share together."),
+    ] = 1.0,
+    min_p: Annotated[
+        float,
+        typer.Option("--min-p", rich_help_panel=SAMPLING, help="Only those with this share of the most probable's."),
+    ] = 0.0,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            "--seed", min=0, rich_help_panel=SAMPLING, help="Of the noise; the same text each time. Anew by default."
+        ),
+    ] = None,
+    repetition_penalty: Annotated[
+        float,
+        typer.Option("--repetition-penalty", rich_help_panel=SAMPLING, help="More than 1: what was said, less often."),
+    ] = 1.0,
+    presence_penalty: Annotated[
+        float,
+        typer.Option("--presence-penalty", rich_help_panel=SAMPLING, help="Off the logits of what the answer has."),
+    ] = 0.0,
+    frequency_penalty: Annotated[
+        float,
+        typer.Option("--frequency-penalty", rich_help_panel=SAMPLING, help="The same, as often as it has it."),
+    ] = 0.0,
+    min_new_tokens: Annotated[
+        int,
+        typer.Option("--min-new-tokens", min=0, rich_help_panel=SAMPLING, help="Fewest tokens before the end."),
+    ] = 0,
     provider: Annotated[Literal["cpu", "cuda"], typer.Option("--provider", help="Kind of device.")] = "cpu",
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads; every core by default.")] = None,
     device_loop: Annotated[
@@ -77,8 +117,19 @@ def command(
         [{"role": "system", "content": system}, {"role": "user", "content": text}] if system is not None else text
     )
 
-    from dflash_compile.runtime import load
+    from dflash_compile.runtime import Sampling, load
 
+    sampling = Sampling(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        seed=seed,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        min_new_tokens=min_new_tokens,
+    )
     with load(bundle, provider=provider, threads=threads, device_loop=device_loop) as session:
         known = session.notes
         for note in known:
@@ -92,6 +143,7 @@ def command(
             raw=raw,
             draft=draft,
             lookup=lookup,
+            sampling=sampling,
             chat_template_kwargs=variables,
         )
         for note in session.notes[len(known) :]:  # what is unusual about this prompt
@@ -148,6 +200,8 @@ def summary(statistics: Statistics, *, draft: bool) -> str:
     )
     if statistics.looked_up:
         how += f", {statistics.looked_up_accepted} of {statistics.looked_up} looked-up tokens right"
+    if statistics.seed is not None:
+        how += f", seed {statistics.seed}"
     return f"[{statistics.tokens} tokens, {speed}, {how}, ended by {statistics.finish}]"
 
 
@@ -175,4 +229,5 @@ def as_dict(statistics: Statistics) -> dict[str, Any]:
         "seconds_by_role": dict(statistics.seconds),
         "host_seconds": statistics.host_seconds,
         "finish": statistics.finish,
+        "seed": statistics.seed,
     }

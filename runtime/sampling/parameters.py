@@ -82,12 +82,23 @@ class Sampling:
             or self.min_new_tokens
         )
 
+    def check_vocab(self, vocab: int) -> None:
+        """Raises `UsageError` for token ids that are none of a target's `vocab`."""
+        named = [*self.logit_bias, *(token for word in self.bad_words_ids for token in word)]
+        if outside := sorted({token for token in named if token >= vocab}):
+            raise UsageError(
+                f"token {outside[0]} in logit_bias or bad_words_ids",
+                where="sampling",
+                why=f"the target has tokens 0 to {vocab - 1}",
+                fix="leave it out",
+            )
+
     def changed(self) -> dict[str, Any]:
         """The parameters that are not the default's, by name."""
         return {
             one.name: getattr(self, one.name)
             for one in fields(self)
-            if getattr(self, one.name) != getattr(_GREEDY, one.name)
+            if getattr(self, one.name) != getattr(GREEDY, one.name)
         }
 
 
@@ -117,4 +128,4 @@ def _words(value: object) -> bool:
     return sequences and all(_count(token) for word in value for token in word)
 
 
-_GREEDY = Sampling()
+GREEDY = Sampling()

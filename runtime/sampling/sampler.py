@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,15 +28,6 @@ class Sampler:
     """
 
     def __init__(self, sampling: Sampling, prompt: Sequence[int], eos_ids: Sequence[int], vocab: int) -> None:
-        """Raises `UsageError` for token ids of `sampling` that are none of the target's `vocab`."""
-        named = [*sampling.logit_bias, *(token for word in sampling.bad_words_ids for token in word)]
-        if outside := sorted({token for token in named if token >= vocab}):
-            raise UsageError(
-                f"token {outside[0]} in logit_bias or bad_words_ids",
-                where="sampling",
-                why=f"the target has tokens 0 to {vocab - 1}",
-                fix="leave it out",
-            )
         self.seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
         self._sampling = sampling
         self._history = History(sampling, prompt, eos_ids, vocab)
@@ -47,14 +38,14 @@ class Sampler:
         `BundleError` where the engine's numbers do.
         """
         row = self._history.edit(logits)
-        token = int(row.argmax()) if self._sampling.greedy else self._by_chance(row)
-        if not np.isfinite(row[token]):
+        if not np.isfinite(row.max()):
             raise self._nothing_left(logits)
+        token = int(row.argmax()) if self._sampling.greedy else self._by_chance(row)
         self._history.append(token)
         self._position += 1
         return token
 
-    def accept(self, proposals: Sequence[int], rows: Sequence[Row]) -> list[int]:
+    def accept(self, proposals: Sequence[int], rows: Iterable[Row]) -> list[int]:
         """The tokens that follow a block's anchor: proposals while they are what is drawn from their rows, and the
         first draw that differs, or the one behind them all.
         """

@@ -17,8 +17,8 @@ _STEPS = (4.0, 8.0, 16.0)
 
 
 def kept(scores: Row, sampling: Sampling) -> Ids | None:
-    """The ids that `top_k`, `top_p` and `min_p` leave of `scores` [vocab], which are divided by the temperature already,
-    in ascending order; None where they leave all.
+    """The ids that `top_k`, `top_p` and `min_p` leave of `scores` [vocab], which are divided by the temperature
+    already, in ascending order; None where they leave all.
 
     As in transformers: as many tokens as share the k-th place stay; of equally probable ones at the edge of the nucleus
     those with the smaller ids do; the most probable one always does.

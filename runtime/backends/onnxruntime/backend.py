@@ -80,6 +80,8 @@ class _Target(TargetEngine):
     choice after a prompt as a verify of the same row would.
     """
 
+    reports_logits = True
+
     def __init__(self, maker: _Maker) -> None:
         manifest = maker.manifest
         block, narrowest = manifest.pairing.block, manifest.requires.exact_width
@@ -114,10 +116,6 @@ class _Target(TargetEngine):
         self._kept: dict[tuple[int, ...], int] = {}
         """rows of taps before those of a call, as it is bound"""
 
-    def logits(self, rows: int) -> NDArray[Any]:
-        """A copy of those that the first `rows` rows of the last verify gave, [rows, vocab]: for measuring."""
-        return self._logits.read((rows, self.vocab)).copy()
-
     def close(self) -> None:
         self._graph = None
         self._caches = {}
@@ -138,6 +136,9 @@ class _Target(TargetEngine):
 
     def _taps_impl(self) -> Buffer:
         return self._taps
+
+    def _logits_impl(self, row: int) -> NDArray[np.float32]:
+        return self._logits.read((row + 1, self.vocab))[row].astype(np.float32, copy=False)
 
     def _run(
         self, tokens: Sequence[int], position: int, pick: Buffer, picked: int, keep: int, given: bool = False
