@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 import dflash_compile.runtime as runtime
+from dflash_compile.runtime.sampling.parameters import GREEDY, Sampling
 from dflash_compile.runtime.statistics import Statistics
 
 STATISTICS = Statistics(
@@ -126,6 +127,16 @@ def test_json_is_one_document_with_text_and_statistics(cli, record):
             {"prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]},
         ),
         (["--provider", "cuda", "--threads", "2"], {"provider": "cuda", "threads": 2}),
+        (["--temperature", "0"], {"sampling": GREEDY}),
+        (
+            ["--temperature", "0.7", "--top-p", "0.9", "--top-k", "40", "--min-p", "0.1", "--seed", "3"],
+            {"sampling": Sampling(temperature=0.7, top_p=0.9, top_k=40, min_p=0.1, seed=3)},
+        ),
+        (
+            ["--repetition-penalty", "1.1", "--presence-penalty", "1", "--frequency-penalty", "2"],
+            {"sampling": Sampling(repetition_penalty=1.1, presence_penalty=1.0, frequency_penalty=2.0)},
+        ),
+        (["--min-new-tokens", "4"], {"sampling": Sampling(min_new_tokens=4)}),
     ],
 )
 def test_options_reach_the_library(cli, record, arguments, expected):
