@@ -20,7 +20,7 @@ from dflash_compile.export import open_drafter, open_target
 from dflash_compile.export.checkpoints.checkpoint import DrafterCheckpoint, TargetCheckpoint
 from dflash_compile.export.checkpoints.torch_model import load_model
 from dflash_compile.export.dflash.v1 import DflashV1
-from dflash_compile.runtime import load
+from dflash_compile.runtime import Sampling, load
 from dflash_compile.runtime.loop import plan_limits, run
 from dflash_compile.runtime.policy.controller import FixedWidth
 from dflash_compile.runtime.request import Request
@@ -94,6 +94,24 @@ def test_narrower_blocks_change_no_token(bundles: Bundles, block: int) -> None:
     for prompt in prompts(1):
         narrow = list(session.tokens(prompt, max_new_tokens=TOKENS, block=block))
         assert narrow == list(session.tokens(prompt, max_new_tokens=TOKENS, draft=False)), prompt
+
+
+SAMPLED = [
+    Sampling(temperature=0.7, top_p=0.95, seed=1),
+    Sampling(temperature=1.0, seed=2),
+    Sampling(temperature=0.9, top_k=40, min_p=0.05, repetition_penalty=1.1, seed=3),
+]
+
+
+@pytest.mark.parametrize("sampling", SAMPLED, ids=lambda sampling: f"temperature {sampling.temperature}")
+def test_drafting_changes_no_sampled_token(bundles: Bundles, sampling: Sampling) -> None:
+    session, accepted = bundles.session("int8"), 0
+    for number, prompt in enumerate(prompts(3)):
+        plain = list(session.tokens(prompt, max_new_tokens=64, draft=False, sampling=sampling))
+        options = ({}, {"block": 2}, {"block": session.manifest.pairing.block}, {"lookup": True})[number % 4]
+        assert list(session.tokens(prompt, max_new_tokens=64, sampling=sampling, **options)) == plain, prompt
+        accepted += session.statistics.accepted
+    assert accepted > 30, "a drafter that is never right proves nothing"
 
 
 @torch.no_grad()
