@@ -49,7 +49,7 @@ class LogitsTarget(FakeTarget):
 class Adversary(FakeDrafter):
     """Proposes what `guess(known)` says, row after row."""
 
-    has_chances = False
+    reports_confidence = False
 
     def __init__(self, guess) -> None:
         super().__init__(lambda _: True, CONTEXT, BLOCK, 16)
@@ -76,7 +76,7 @@ class RandomWidths:
 
     def observe(self, plan, accepted, seconds, verify_seconds): ...
 
-    def looked_up(self, match, known, stood): ...
+    def note_lookup(self, match, known, accepted): ...
 
 
 def answer(prompt, sampling, guess=None, controller=None, most=40, eos=(), lookup=False):
