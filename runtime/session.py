@@ -190,7 +190,7 @@ class Session:
                 f"sampling with {', '.join(sampling.changed())}",
                 where=f"a bundle for {self.manifest.requires.backend}",
                 why="its engines choose the token of the largest logit by themselves",
-                fix="leave `sampling` out, or build the bundle for a back-end whose engines give logits (onnxruntime)",
+                fix="leave `sampling` out, or build for a back-end whose engines give logits: see docs/runtime.md",
             )
 
     def _run(self, request: Request, limits: Limits, record: Recorder) -> Generator[int, None, None]:
