@@ -13,7 +13,8 @@ from dflash_compile.cli.bench.tally import Tally
 from dflash_compile.cli.commands.demo import as_dict, verdict
 from dflash_compile.cli.demo.compare import Comparison, PromptResult, compare
 from dflash_compile.cli.demo.prompts import PROMPTS, DemoPrompt
-from dflash_compile.train import prompts as training
+from dflash_compile.train.prompts.library import CODE_TEMPLATES, DOCUMENT_TEMPLATES
+from dflash_compile.train.prompts.templates import SLOTS, TEMPLATES
 
 SIDES = ("blocks", "default", "plain")
 FEW = (DemoPrompt("a", "first prompt"), DemoPrompt("b", "second prompt"))
@@ -153,17 +154,13 @@ def _as_pattern(template: str) -> re.Pattern[str]:
 
 def test_prompts_are_none_the_drafter_trained_on():
     templates = [
-        *(text for group in training.TEMPLATES.values() for text in group),
-        *training.DOCUMENT_TEMPLATES,
-        *training.CODE_TEMPLATES,
+        *(text for group in TEMPLATES.values() for text in group),
+        *DOCUMENT_TEMPLATES,
+        *CODE_TEMPLATES,
     ]
     for prompt in PROMPTS:
         assert not [template for template in templates if _as_pattern(template).fullmatch(prompt.text)], prompt.kind
-        phrases = [
-            phrase
-            for slot in ("topic", "task", "skill", "animal", "product", "pair")
-            for phrase in training.SLOTS[slot]
-        ]
+        phrases = [phrase for slot in ("topic", "task", "skill", "animal", "product", "pair") for phrase in SLOTS[slot]]
         assert not [
             phrase for phrase in phrases if re.search(rf"\b{re.escape(phrase)}\b", prompt.text, re.IGNORECASE)
         ], prompt.kind

@@ -171,7 +171,7 @@ def test_plans_call_tensorrt_as_it_wants_to_be_called(
     plan.give_scratch(1 << 12, 64)
     plan.bind("block", 1 << 13)
     plan.enqueue()
-    found.save_jit_cache()
+    found.save_kernels(tmp_path)
     assert (tmp_path / "jit.bin").read_bytes() == b"kernels"
     names.remove("tokens")
     engine._values["num_io_tensors"] = len(names)
