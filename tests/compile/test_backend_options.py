@@ -104,3 +104,25 @@ def test_flags_become_values_of_the_back_ends_types(capsys: pytest.CaptureFixtur
     assert "unknown architecture 'sm42'" in capsys.readouterr().err
     assert main([*asked, "--portable"]) == 2
     assert "--backend onnxruntime" in capsys.readouterr().err
+
+
+RECORDED: list[tuple[BuildOptions, dict[str, object]]] = [
+    (BuildOptions("coreai"), {}),
+    (BuildOptions("coreml"), {"deployment_target": "macos15", "cache_policy": "gpu-state"}),
+    (BuildOptions("onnxruntime"), {"portable": False, "refine": 0}),
+    (BuildOptions(drafter_precision="int4"), {"portable": False, "refine": 0, "group_size": 64}),
+    (
+        BuildOptions(precision="int4", engine={"calibrate": VALUES["calibrate"], "group_size": 32}),
+        {"portable": False, "refine": 0, "group_size": 32, "calibration": "some"},
+    ),
+    (BuildOptions("tensorrt"), {"arch": "sm86,sm89,sm120"}),
+    (
+        BuildOptions("tensorrt", engine={"arch": ("sm120", "sm86"), "widths": (8, 4, 4), "flavour": "rtx"}),
+        {"arch": "sm120,sm86", "widths": "4,8", "flavour": "rtx"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("asked", "recorded"), RECORDED)
+def test_the_manifest_records_a_back_ends_own_options(asked: BuildOptions, recorded: dict[str, object]) -> None:
+    assert list(options_of(asked.backend).parse(asked).config().items()) == list(recorded.items())
