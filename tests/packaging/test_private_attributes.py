@@ -11,7 +11,7 @@ from tree import ROOT, tracked
 FILES = [file for file in tracked() if file.suffix == ".py" and file.parts[0] in {"benchmarks", "cli"}]
 PRIVATE = re.compile(r"_[a-z]\w*")
 OWN = ("self", "cls")
-LIBRARIES = {"os._exit", "Qwen3ForCausalLM._from_config"}
+LIBRARIES = {"os._exit"}
 """offered by others under such a name"""
 
 

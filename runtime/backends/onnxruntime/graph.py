@@ -178,7 +178,7 @@ def _aligned_zeros(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
 
 
 def _bytes(port: PortRecord) -> int:
-    return prod(_static(port)) * np.dtype(_DTYPES.get(port.dtype, np.float32)).itemsize
+    return prod(_static(port)) * int(np.dtype(_DTYPES.get(port.dtype, np.float32)).itemsize)
 
 
 def _memory() -> int:
