@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from dflash_compile.runtime.errors import PairingError
 
 from .checkpoints.checkpoint import DrafterCheckpoint, TargetCheckpoint
+from .checkpoints.generation import greedy_note
 from .checkpoints.text import template_hash, vocabulary_hash
 from .checkpoints.thinking import ThinkingSwitch, thinking_switch
 from .spec import DrafterSpec, TargetSpec
@@ -87,7 +88,7 @@ def check_specs(target: TargetSpec, drafter: DrafterSpec, place: str) -> None:
 
 
 def check_taps(c: Specs) -> str | None:
-    """Taps exist, once each, in the target; the last layer cannot be tapped."""
+    """Taps exist, once each, in the target."""
     taps, last = c.d.taps, c.t.layers - 1
     fix = "use the drafter trained for this target; taps are 0-based layer numbers, counted by their outputs"
     if not taps:
@@ -97,18 +98,15 @@ def check_taps(c: Specs) -> str | None:
     outside = [tap for tap in taps if not 0 <= tap <= last]
     if outside:
         raise c.fault(f"taps {outside} are not layers of the target", "taps", f"{c.t.name} has layers 0 to {last}", fix)
-    if last in taps:
-        raise c.fault(
-            f"tap {last} is the target's last layer",
-            "taps",
-            "transformers gives its output after the final norm, so no drafter was trained on it as it is here",
-            fix,
-        )
-    return (
-        None
-        if list(taps) == sorted(taps)
-        else f"taps {list(taps)} are not in rising order; they are concatenated as listed"
+    remarks = (
+        f"tap {last} is the target's last layer: its output behind the final norm is taken, as in transformers"
+        if last in taps
+        else None,
+        f"taps {list(taps)} are not in rising order; they are concatenated as listed"
+        if list(taps) != sorted(taps)
+        else None,
     )
+    return "; ".join(filter(None, remarks)) or None
 
 
 def check_target_layers(c: Specs) -> str | None:
@@ -316,6 +314,11 @@ def check_thinking(c: Candidates) -> str | None:
     )
 
 
+def check_generation(c: Candidates) -> str | None:
+    """The target's generation defaults that an answer does without."""
+    return greedy_note(c.target.text.generation)
+
+
 CHECKS: tuple[Callable[[Candidates], str | None], ...] = (
     check_target_layers,
     check_taps,
@@ -332,6 +335,7 @@ CHECKS: tuple[Callable[[Candidates], str | None], ...] = (
     check_dtype,
     check_template,
     check_thinking,
+    check_generation,
 )
 SPEC_CHECKS: tuple[Callable[[Specs], str | None], ...] = (
     check_target_layers,

@@ -1,7 +1,8 @@
 """What a target and a drafter are, whatever layout they came in.
 
 A spec is read once by a dialect file and never changes. Taps are stored one way only: tap `L` is the OUTPUT of the
-0-based decoder layer `L`, which transformers calls `hidden_states[L + 1]`.
+0-based decoder layer `L`, which transformers calls `hidden_states[L + 1]`; of the last layer that is the output behind
+the final norm.
 """
 
 from __future__ import annotations

@@ -59,6 +59,8 @@ def _bundle(path: Path) -> Report:
 def _checkpoint(reference: str, hashes: bool) -> Report:
     """Only with `hashes` are all files read: their sha256 is then in the document."""
     from dflash_compile.export import drafters, open_drafter, open_target, registry
+    from dflash_compile.export.checkpoints.checkpoint import TargetCheckpoint
+    from dflash_compile.export.checkpoints.generation import greedy_note
     from dflash_compile.export.checkpoints.references import locate
 
     path = locate(reference)
@@ -74,7 +76,10 @@ def _checkpoint(reference: str, hashes: bool) -> Report:
         "spec": spec,
         "files": dict(checkpoint.files) if hashes else {},
     }
-    return Report(document, list(_table({"kind": kind, "path": str(checkpoint.path), **shown})))
+    remark = greedy_note(checkpoint.text.generation) if isinstance(checkpoint, TargetCheckpoint) else None
+    notes = [] if remark is None else [remark]
+    lines = _table({"kind": kind, "path": str(checkpoint.path), **shown})
+    return Report(document | {"notes": notes}, [*lines, *(f"note: {note}" for note in notes)])
 
 
 def _found(value: Any, where: str | None) -> Any:

@@ -105,7 +105,8 @@ def hooked(model: Any, family: Family, taps: Sequence[int], sparse: bool = False
     rotary module's output. The head then sees only the rows listed in `Pass.pick`. `sparse` experts run in the sparse
     form, where they have one.
     """
-    hooks = Hooks()
+    hooks, layers = Hooks(), model.get_decoder().layers
+    last = len(layers) - 1
 
     def attention(
         module: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _mask: None, **kwargs: Any
@@ -123,6 +124,9 @@ def hooked(model: Any, family: Family, taps: Sequence[int], sparse: bool = False
 
     def keep(layer: int, _module: nn.Module, _args: Any, output: Any) -> None:
         hooks.now().taps[layer] = output[0] if isinstance(output, tuple) else output
+
+    def keep_last(_module: nn.Module, _args: Any, output: Any) -> None:
+        hooks.now().taps[last] = output.last_hidden_state
 
     def embed(_module: nn.Module, _args: Any, tokens: torch.Tensor) -> torch.Tensor | None:
         return hooks.now().embedded(tokens)
@@ -148,8 +152,10 @@ def hooked(model: Any, family: Family, taps: Sequence[int], sparse: bool = False
         # Behind the whole module: what transformers calls `inputs_embeds` has the family's scale or norm of embeddings
         # in it already.
         stack.callback(model.get_input_embeddings().register_forward_hook(embed).remove)
-        layers = model.get_decoder().layers
-        for layer in sorted(set(taps)):
+        # Of the last layer transformers' `hidden_states` have what is behind the final norm.
+        if last in taps:
+            stack.callback(model.get_decoder().register_forward_hook(keep_last).remove)
+        for layer in sorted(set(taps) - {last}):
             stack.callback(layers[layer].register_forward_hook(lambda *call, layer=layer: keep(layer, *call)).remove)
         stack.callback(model.get_output_embeddings().register_forward_pre_hook(pick).remove)
         yield hooks

@@ -20,7 +20,7 @@ from dflash_compile.export.checkpoints.checkpoint import TargetCheckpoint
 from dflash_compile.export.tracing.graph import Graph
 from dflash_compile.export.tracing.trace import trace_target
 
-CONTEXT, TAPS = 48, (2, 0)
+CONTEXT, TAPS = 48, (2, 0, 3)
 TOLERANCE = 1e-3
 LLAMA3 = {
     "rope_type": "llama3",

@@ -237,8 +237,8 @@ def test_forks_of_the_gguf_layout_are_named(target: Path, tmp_path: Path) -> Non
 
 
 def test_a_tap_that_was_not_shifted_is_found_where_it_can_be(target: Path, tmp_path: Path) -> None:
-    """Of four layers, the last is no tap: a file whose writer counted one too many taps it."""
+    """A file whose writer counted one too many may tap a layer that the target has not."""
     drafter = write_drafter(tmp_path / "d", target, taps=(0, 2))
-    shifted = open_drafter(write_gguf_drafter(tmp_path / "d.gguf", drafter, extra={"target_layers": [2, 4]}))
-    with pytest.raises(PairingError, match="last layer"):
+    shifted = open_drafter(write_gguf_drafter(tmp_path / "d.gguf", drafter, extra={"target_layers": [2, 5]}))
+    with pytest.raises(PairingError, match="not layers of the target"):
         pair(open_target(target), shifted)

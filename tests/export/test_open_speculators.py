@@ -285,8 +285,8 @@ def test_a_vocabulary_that_costs_acceptance_is_remarked(
 
 
 def test_pairing_finds_the_wrong_target(drafter: Path, checkpoint: TargetCheckpoint) -> None:
-    edit(drafter, lambda config: config.update(aux_hidden_state_layer_ids=[1, 4]))
-    with pytest.raises(PairingError, match="last layer"):
+    edit(drafter, lambda config: config.update(aux_hidden_state_layer_ids=[1, 5]))
+    with pytest.raises(PairingError, match="not layers of the target"):
         pair(checkpoint, open_drafter(drafter))
     edit(drafter, lambda config: config.update(aux_hidden_state_layer_ids=[1, 3], num_target_layers=9))
     with pytest.raises(PairingError, match="9 layers"):

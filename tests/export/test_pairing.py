@@ -53,7 +53,6 @@ def test_a_good_pair(targets: dict[str, Path], tmp_path: Path) -> None:
     ("options", "said"),
     [
         ({"taps": (0, 4)}, "not layers of the target"),
-        ({"taps": (0, 3)}, "last layer"),
         ({"taps": (1, 1)}, "twice"),
         ({"mask_id": 384}, "no token"),
         ({"mask_id": ENDOFTEXT}, "padding"),
@@ -71,6 +70,29 @@ def test_a_good_pair(targets: dict[str, Path], tmp_path: Path) -> None:
 )
 def test_a_broken_clause_is_named(targets: dict[str, Path], tmp_path: Path, options: dict[str, Any], said: str) -> None:
     assert said in refused(targets["llama"], write_drafter(tmp_path / "d", targets["llama"], **options)).what
+
+
+def test_the_last_layer_can_be_tapped_behind_the_final_norm(targets: dict[str, Path], tmp_path: Path) -> None:
+    drafter = open_drafter(write_drafter(tmp_path / "d", targets["llama"], taps=(0, 3)))
+    assert ["final norm" in warning for warning in pair(open_target(targets["llama"]), drafter).warnings] == [True]
+
+
+@pytest.mark.parametrize(
+    ("defaults", "noted"),
+    [
+        ({"repetition_penalty": 1.3}, "repetition_penalty = 1.3"),
+        ({"no_repeat_ngram_size": 3, "num_beams": 4}, "no_repeat_ngram_size = 3, num_beams = 4"),
+        ({"repetition_penalty": 1.0, "temperature": 0.6, "do_sample": True, "max_new_tokens": 9}, None),
+    ],
+)
+def test_generation_defaults_that_change_greedy_text_are_noted(
+    tmp_path: Path, defaults: dict[str, Any], noted: str | None
+) -> None:
+    folder = write_target(tmp_path / "t")
+    (folder / "generation_config.json").write_text(json.dumps(defaults))
+    pairing = pair(open_target(folder), open_drafter(write_drafter(tmp_path / "d", folder)))
+    assert [noted in warning for warning in pairing.warnings if noted] == [True] * bool(noted)
+    assert len(pairing.warnings) == bool(noted)
 
 
 @pytest.mark.parametrize(
