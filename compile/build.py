@@ -19,7 +19,7 @@ from dflash_compile.runtime.bundle.read import read_manifest
 from dflash_compile.runtime.bundle.vocabulary import STORED
 
 from .backend import find_backend
-from .manifest_records import TEMPLATE, TOKENIZER, VOCABULARY, manifest_of
+from .manifest_records import TEMPLATE, TOKENIZER, TOOL_TEMPLATE, VOCABULARY, manifest_of
 from .options import BuildOptions
 from .pair_sizes import Models, decide
 from .progress import Note, Progress, no_notes, no_progress
@@ -91,6 +91,8 @@ def _write_text(models: Models, staging: Path) -> None:
     (staging / TOKENIZER).write_bytes(text.tokenizer_json)
     if text.chat_template is not None:
         (staging / TEMPLATE).write_bytes(text.chat_template.encode())
+    if text.tool_template is not None:
+        (staging / TOOL_TEMPLATE).write_bytes(text.tool_template.encode())
 
 
 def _write_vocabulary(models: Models, staging: Path) -> None:

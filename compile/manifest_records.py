@@ -30,6 +30,7 @@ from .backend_options import BackendOptions
 from .options import BuildOptions
 from .pair_sizes import Models
 
+TOOL_TEMPLATE = "tokenizer/tool_template.jinja"
 TOKENIZER, TEMPLATE, VOCABULARY = "tokenizer/tokenizer.json", "tokenizer/chat_template.jinja", "drafter/token_ids.bin"
 
 
@@ -156,6 +157,8 @@ def _text(models: Models) -> TextRecord:
         bos_token=text.bos_token,
         eos_token=text.eos_token,
         eos_ids=list(models.target.spec.eos_ids),
+        tokens=dict(text.tokens),
+        tool_template=None if text.tool_template is None else TOOL_TEMPLATE,
     )
 
 

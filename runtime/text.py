@@ -132,15 +132,20 @@ def open_text(bundle: Bundle) -> Text:
     tokenizer = _tokenizer(bundle.file(record.tokenizer), vocab)
     if record.chat_template is None:
         return Text(tokenizer, None, vocab)
-    file = bundle.file(record.chat_template)
-    with foreign_errors(BundleError, "the chat template cannot be read", where=str(file), fix="build the bundle again"):
-        source = read_regular(file, TEXT_BYTES).decode("utf-8")
-    return Text(
-        tokenizer,
-        ChatTemplate(source, bos_token=record.bos_token, eos_token=record.eos_token),
-        vocab,
-        bundle.manifest.pairing.thinking,
+    template = ChatTemplate(
+        _source(bundle, record.chat_template),
+        bos_token=record.bos_token,
+        eos_token=record.eos_token,
+        tokens=record.tokens,
+        tool_use=None if record.tool_template is None else _source(bundle, record.tool_template),
     )
+    return Text(tokenizer, template, vocab, bundle.manifest.pairing.thinking)
+
+
+def _source(bundle: Bundle, name: str) -> str:
+    file = bundle.file(name)
+    with foreign_errors(BundleError, "the chat template cannot be read", where=str(file), fix="build the bundle again"):
+        return read_regular(file, TEXT_BYTES).decode("utf-8")
 
 
 def _tokenizer(file: Path, vocab: int) -> Tokenizer:

@@ -40,6 +40,10 @@ class TextSource:
     chat_template: str | None
     bos_token: str | None = None
     eos_token: str | None = None
+    tokens: Mapping[str, str] = field(default_factory=dict)
+    """other special tokens, by the names that chat templates know them by: `pad_token`, a model's own"""
+    tool_template: str | None = None
+    """the chat template for chats with tools, where it is one of its own"""
     generation: Mapping[str, object] = field(default_factory=dict)
     """the checkpoint's generation defaults, as found"""
 

@@ -15,15 +15,18 @@ from dflash_compile.runtime.foreign import foreign_errors
 from dflash_compile.runtime.regular import TEXT_BYTES, read_regular
 
 from .checkpoint import TextSource
-from .files import read_json_if_any
+from .files import read_json_if_any, section, visible
 
+DEFAULT, TOOL_USE = "default", "tool_use"
+"""names of chat templates; the second is for chats with tools"""
 NO_TOKEN = -1
 """what some configurations say instead of leaving a special token out"""
+TEMPLATE, TEMPLATES = "chat_template.jinja", "additional_chat_templates"
 FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
-    "chat_template.jinja",
+    TEMPLATE,
     "generation_config.json",
 )
 
@@ -45,14 +48,18 @@ def read_text(folder: Path) -> tuple[TextSource, tuple[Path, ...]]:
             ),
         )
     settings = read_json_if_any(folder / "special_tokens_map.json") | read_json_if_any(folder / "tokenizer_config.json")
+    templates = _templates(folder, settings)
     text = TextSource(
         tokenizer_json=_bytes(path),
-        chat_template=_chat_template(folder, settings),
+        chat_template=templates.get(DEFAULT),
         bos_token=_token(settings.get("bos_token")),
         eos_token=_token(settings.get("eos_token")),
+        tokens=_named_tokens(settings),
+        tool_template=templates.get(TOOL_USE),
         generation=read_json_if_any(folder / "generation_config.json"),
     )
-    return text, tuple(folder / name for name in FILES if (folder / name).exists())
+    named = visible(folder / TEMPLATES, "*.jinja")
+    return text, (*(folder / name for name in FILES if (folder / name).exists()), *named)
 
 
 def pad_token(folder: Path) -> str | None:
@@ -140,30 +147,50 @@ def _token(value: Any) -> str | None:
     return content if isinstance(content, str) else None
 
 
-def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    path = folder / "chat_template.jinja"
-    if path.exists():
-        with foreign_errors(
-            CheckpointError, f"{path.name} cannot be read", where=str(path), fix="copy or download the file again"
-        ):
-            return read_regular(path, TEXT_BYTES).decode("utf-8")
-    found = settings.get("chat_template")
+def _named_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Special tokens beside those of beginning and end, by role or by the name that a model gives them."""
+    extra = settings.get("extra_special_tokens")
+    named = {**settings, **section(settings.get("model_specific_special_tokens")), **section(extra)}
+    found = {name: _token(value) for name, value in named.items() if name.endswith("_token") or name in section(extra)}
+    return {
+        name: token
+        for name, token in sorted(found.items())
+        if token is not None and name not in ("bos_token", "eos_token")
+    }
+
+
+def _templates(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Chat templates by name: those in files of their own or, where there are none, those of the settings.
+
+    Raises `CheckpointError` where there are some and none is the default one.
+    """
+    files = {path.stem: path for path in visible(folder / TEMPLATES, "*.jinja")}
+    if (folder / TEMPLATE).exists():
+        files[DEFAULT] = folder / TEMPLATE
+    named = {name: _template(path) for name, path in files.items()} or _settled(settings.get("chat_template"))
+    if named is None or (named and DEFAULT not in named):
+        raise CheckpointError(
+            "no chat template is the default one",
+            where=f"{folder / 'tokenizer_config.json'}: chat_template",
+            why=f"found {', '.join(sorted(named or {})) or 'no named template'}",
+            fix="write the one to use to chat_template.jinja in the same folder",
+        )
+    return named
+
+
+def _settled(found: object) -> dict[str, str] | None:
+    """Templates in the tokenizer's settings, None where there is something that is no template."""
     if found is None or isinstance(found, str):
-        return found
-    named = (
-        {
-            entry["name"]: entry["template"]
-            for entry in found
-            if isinstance(entry, Mapping) and isinstance(entry.get("name"), str) and "template" in entry
-        }
-        if isinstance(found, list)
-        else {}
-    )
-    if "default" in named:
-        return str(named["default"])
-    raise CheckpointError(
-        "no chat template is the default one",
-        where=f"{folder / 'tokenizer_config.json'}: chat_template",
-        why=f"found {', '.join(sorted(named)) or 'no named template'}",
-        fix="write the one to use to chat_template.jinja in the same folder",
-    )
+        return {} if found is None else {DEFAULT: found}
+    entries = [entry for entry in found if isinstance(entry, Mapping)] if isinstance(found, list) else []
+    named = {entry.get("name"): entry.get("template") for entry in entries}
+    return {
+        name: template for name, template in named.items() if isinstance(name, str) and isinstance(template, str)
+    } or None
+
+
+def _template(path: Path) -> str:
+    with foreign_errors(
+        CheckpointError, f"{path.name} cannot be read", where=str(path), fix="copy or download the file again"
+    ):
+        return read_regular(path, TEXT_BYTES).decode("utf-8")

@@ -31,7 +31,7 @@ def thinking_switch(text: TextSource) -> ThinkingSwitch | None:
     """
     if text.chat_template is None:
         return None
-    template = ChatTemplate(text.chat_template, bos_token=text.bos_token, eos_token=text.eos_token)
+    template = ChatTemplate(text.chat_template, bos_token=text.bos_token, eos_token=text.eos_token, tokens=text.tokens)
     for variable in VARIABLES:
         try:
             on, off, unset, again = (

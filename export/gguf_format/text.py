@@ -36,6 +36,7 @@ def read_text(file: GgufFile) -> tuple[TextSource, str | None]:
         chat_template=file.metadata.get("tokenizer.chat_template"),
         bos_token=special["bos"],
         eos_token=special["eos"],
+        tokens={} if special["padding"] is None else {"pad_token": special["padding"]},
         generation={"eos_token_id": end_tokens(file, tokens)},
     )
     return text, special["padding"]

@@ -102,7 +102,7 @@ def referenced(manifest: Manifest) -> tuple[str, ...]:
     vocabulary.
     """
     engines = (graph.file for model in (manifest.target, manifest.drafter) for graph in model.graphs)
-    template = (manifest.text.chat_template,) if manifest.text.chat_template is not None else ()
+    templates = (file for file in (manifest.text.chat_template, manifest.text.tool_template) if file is not None)
     reduced = manifest.pairing.draft_vocabulary
     vocabulary = () if reduced is None else (reduced.file,)
-    return (*engines, manifest.text.tokenizer, *template, *vocabulary)
+    return (*engines, manifest.text.tokenizer, *templates, *vocabulary)

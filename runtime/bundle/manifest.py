@@ -155,6 +155,10 @@ class TextRecord(_Record, frozen=True, kw_only=True):
     bos_token: str | None
     eos_token: str | None
     eos_ids: list[int]
+    tokens: dict[str, str] = {}
+    """special tokens that the chat template may read beside those two, by the names it knows them by"""
+    tool_template: str | None = None
+    """the chat template for chats with tools, where it is one of its own"""
 
 
 class RequirementRecord(_Record, frozen=True, kw_only=True):
