@@ -17,7 +17,7 @@ help:
 	@echo 'make test-slow   the tests that need the real model or much time'
 	@echo 'make test-gpu    what needs an NVIDIA RTX card: numerics, graph capture, losslessness, speed'
 	@echo 'make test-mac    what only a Mac can tell of Core ML bundles'
-	@echo 'make lint types  ruff; mypy on the installed wheel'
+	@echo 'make lint types  ruff; mypy on the installed wheel, on tests and on benchmarks'
 	@echo 'make train-demo  train the demo drafter again (hours on a CPU)'
 	@echo 'make bench       memory and time of an export, as JSON'
 	@echo 'make clean       remove .venv and everything built'
@@ -29,8 +29,9 @@ demo: $(READY)
 test: $(TESTS_READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
+# Two workers, each of some gigabytes: the demo's pair at fp32, and what compares with it.
 test-slow: $(TESTS_READY)
-	$(BIN)/python -m pytest -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n 2 --dist loadfile
 
 test-gpu: $(TESTS_READY)
 	$(BIN)/python -m pytest -m gpu -s tests/device
@@ -45,8 +46,10 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 
 # An editable install hides what a wheel would lack, so types are checked on the wheel, unpacked by itself.
+# Tests and benchmarks are checked against it, less strictly.
 types: wheel
 	cd .build/site && $(abspath $(BIN))/mypy --config-file ../../pyproject.toml -p dflash_compile
+	$(BIN)/mypy --config-file tests/mypy.ini tests benchmarks
 
 wheel: $(READY)
 	rm -rf .build build

@@ -61,11 +61,13 @@ class Bundles:
 
     def __init__(self, folder: Path, target: TargetCheckpoint, drafter: DrafterCheckpoint) -> None:
         self.folder, self.target, self.drafter = folder, target, drafter
-        self.session = cache(self._session)
+        self.path, self.session = cache(self._path), cache(self._session)
+
+    def _path(self, precision: str) -> Path:
+        return build(self.target, self.drafter, self.folder / precision, BuildOptions(precision=precision, context=640))
 
     def _session(self, precision: str) -> Session:
-        path = build(self.target, self.drafter, self.folder / precision, BuildOptions(precision=precision, context=640))
-        return load(path)
+        return load(self.path(precision))
 
 
 @pytest.fixture(scope="module")
@@ -73,19 +75,20 @@ def bundles(tmp_path_factory: pytest.TempPathFactory, target: TargetCheckpoint, 
     return Bundles(tmp_path_factory.mktemp("bundles"), target, drafter)
 
 
-@pytest.mark.parametrize("precision", ["int8", "fp32", "int4"])
-def test_drafting_changes_no_token(bundles: Bundles, precision: str) -> None:
+@pytest.mark.parametrize(("precision", "per_suite"), [("int8", 6), ("fp32", 2), ("int4", 2)])
+def test_drafting_changes_no_token(bundles: Bundles, precision: str, per_suite: int) -> None:
+    """The default precision on more prompts: the others differ from it in their products only."""
     session = bundles.session(precision)
     accepted = 0
-    for number, prompt in enumerate(prompts(6)):
+    for number, prompt in enumerate(prompts(per_suite)):
         plain = list(session.tokens(prompt, max_new_tokens=TOKENS, draft=False))
         assert list(session.tokens(prompt, max_new_tokens=TOKENS, block=session.manifest.pairing.block)) == plain, (
             prompt
         )
         accepted += session.statistics.accepted
-        if number % 6 == 0:
+        if number % per_suite == 0:
             assert list(session.tokens(prompt, max_new_tokens=TOKENS)) == plain, f"widths chosen on the way: {prompt}"
-    assert accepted > 200, "a drafter that is never right proves nothing"
+    assert accepted > 33 * per_suite, "a drafter that is never right proves nothing"
 
 
 @pytest.mark.parametrize("block", [2, 3, 4])
@@ -119,7 +122,7 @@ def test_fp32_tokens_are_those_of_transformers(bundles: Bundles, model: Any, tar
     """Equal, or parted where the two best tokens are so close that rounding decides between them."""
     session = bundles.session("fp32")
     equal = 0
-    asked = prompts(5)
+    asked = prompts(3)
     for prompt in asked:
         ids = session.encode(prompt)
         ours = list(session.tokens(prompt, max_new_tokens=TOKENS, block=session.manifest.pairing.block))
@@ -229,10 +232,13 @@ FAULTS: dict[str, Any] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_faulty_drafter_is_noticed(
-    tmp_path: Path, target: TargetCheckpoint, drafter: DrafterCheckpoint, model: Any, fault: str
+    tmp_path: Path, bundles: Bundles, target: TargetCheckpoint, drafter: DrafterCheckpoint, model: Any, fault: str
 ) -> None:
+    """Compiled onto the target of the good one where it has the taps that this one asks for."""
     faulty = replace(drafter, spec=FAULTS[fault](drafter.spec))
-    with load(build(target, faulty, tmp_path / "faulty", BuildOptions(precision="fp32", context=640))) as session:
+    donor = bundles.path("fp32") if faulty.spec.taps == drafter.spec.taps else None
+    options = BuildOptions(precision="fp32", context=640)
+    with load(build(target, faulty, tmp_path / "faulty", options, target_from=donor)) as session:
         outcomes = engine_outcomes(session, prompts(1))
     assert agreement(outcomes, model, drafter) < 0.97
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +49,14 @@ class Pair:
     target: TargetCheckpoint
     drafter: DrafterCheckpoint
 
-    @property
+    @cached_property
     def graphs(self) -> dict[str, Graph]:
         return {
             "inject": trace_inject(self.drafter, self.target.spec, CONTEXT),
             "draft": trace_draft(self.drafter, self.target.spec, CONTEXT),
         }
 
-    @property
+    @cached_property
     def sources(self) -> dict[str, Any]:
         return {"target": self.target.tensors, "drafter": drafter_tensors(self.drafter, self.target)}
 
@@ -78,6 +79,7 @@ class Pair:
             logits.append(engine.draft(block, position + len(taps)))
         return logits
 
+    @cached_property
     def torch_walk(self) -> list[np.ndarray]:
         """The same by the modules that are traced."""
         signatures = {role: graph.signature for role, graph in self.graphs.items()}
@@ -108,7 +110,7 @@ def both(request: pytest.FixtureRequest, target: Path, tmp_path_factory: pytest.
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_lowered_form_drafts_as_torch_does(both: Pair, form: str, tmp_path: Path) -> None:
-    wanted, graphs = both.torch_walk(), both.graphs
+    wanted, graphs = both.torch_walk, both.graphs
     assert wanted[0].shape == (BLOCK - 1, len(IDS))
     paths = [bound(graphs[role], form, both.sources, tmp_path) for role in ("inject", "draft")]
     for runtime in runtimes(form):
@@ -121,11 +123,9 @@ def test_every_lowered_form_drafts_as_torch_does(both: Pair, form: str, tmp_path
 @pytest.mark.parametrize("both_ways", [True, False])
 def test_lowered_sliding_layers_look_back_from_the_anchor(target: Path, both_ways: bool, tmp_path: Path) -> None:
     pair = _sliding(target, tmp_path / "drafter", both_ways)
-    wanted, graphs = pair.torch_walk(), pair.graphs
+    wanted, graphs = pair.torch_walk, pair.graphs
     other = replace(pair.drafter, spec=replace(pair.drafter.spec, windows_from_anchor=False))
-    apart = [
-        np.abs(have - want).max() for have, want in zip(Pair(pair.target, other).torch_walk(), wanted, strict=True)
-    ]
+    apart = [np.abs(have - want).max() for have, want in zip(Pair(pair.target, other).torch_walk, wanted, strict=True)]
     assert min(apart) > 10 * TOLERANCE, "a window counted from each row must not pass for this one"
     for form in FORMS:
         paths = [bound(graphs[role], form, pair.sources, tmp_path) for role in ("inject", "draft")]
@@ -159,7 +159,7 @@ def test_a_bundle_proposes_target_tokens(both: Pair, bundle: Path) -> None:
     engines = find_backend("onnxruntime").open_engines(open_bundle(bundle), EngineOptions(threads=1))
     drafter: Any = engines.drafter
     assert both.drafter.vocabulary is not None
-    for (taps, position, block), logits in zip(both.cycles(), both.torch_walk(), strict=True):
+    for (taps, position, block), logits in zip(both.cycles(), both.torch_walk, strict=True):
         shared = Buffer(onnxruntime, "cpu", taps.shape, "float32")
         shared.read(taps.shape)[:] = taps
         drafter._inject_impl(shared, len(taps), position)
