@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ def _metadata(config: Any) -> dict[str, Any]:
 
 
 def _add(writer: GGUFWriter, key: str, value: Any) -> None:
-    add = {
+    add: dict[type, Callable[..., None]] = {
         bool: writer.add_bool,
         int: writer.add_uint32,
         float: writer.add_float32,
@@ -141,7 +141,12 @@ def write_gguf_drafter(
     values |= {"target_layers": [tap + 1 for tap in config["dflash_config"]["target_layer_ids"]], **(extra or {})}
     writer = GGUFWriter(path, arch)
     writer.add_file_type(LlamaFileType.ALL_F32)
-    add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, list: writer.add_array}
+    add: dict[type, Callable[..., None]] = {
+        bool: writer.add_bool,
+        int: writer.add_uint32,
+        float: writer.add_float32,
+        list: writer.add_array,
+    }
     for key, value in values.items():
         if value is not None:
             add[type(value)](f"{arch}.{key}", value)

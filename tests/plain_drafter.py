@@ -111,7 +111,7 @@ class PlainDrafter:
                     sum(kernels[t, side, tap] * x[t - tap] for tap in range(min(base.shape[1], t + 1)))
                     for t in range(len(x))
                 ]
-            )  # type: ignore[misc]
+            )
 
         return convolve(half(convolve(x, 0)), 1)
 

@@ -9,7 +9,7 @@ def speculators_config(plain: dict[str, Any], draft_vocab: int) -> dict[str, Any
     """The `config.json` that speculators 0.9.0 with transformers 5.24 writes for the drafter of the z-lab config
     `plain`.
     """
-    layers = (
+    layers: tuple[str, ...] = (
         "vocab_size",
         "hidden_size",
         "intermediate_size",
@@ -18,7 +18,7 @@ def speculators_config(plain: dict[str, Any], draft_vocab: int) -> dict[str, Any
         "head_dim",
         "max_position_embeddings",
     )
-    layers += ("num_hidden_layers", "hidden_act", "rms_norm_eps", "attention_bias", "layer_types")
+    layers = (*layers, "num_hidden_layers", "hidden_act", "rms_norm_eps", "attention_bias", "layer_types")
     greedy = {
         "accept_tolerance": 0.0,
         "proposal_type": "greedy",

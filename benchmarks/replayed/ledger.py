@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 from dflash_compile.runtime.policy.controller import Controller, CyclePlan
 from dflash_compile.runtime.policy.verify_rows import Confidence
@@ -17,7 +17,7 @@ class Ledger:
         """`plain` are seconds a token of plain decoding."""
         self._inner, self._plain = inner, plain
         self.cycles: Counter[str] = Counter()
-        self.saved: Counter[str] = Counter()
+        self.saved: defaultdict[str, float] = defaultdict(float)
         """seconds, below zero where they were lost"""
 
     def begin(self) -> None:

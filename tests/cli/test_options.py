@@ -95,7 +95,7 @@ def test_a_missing_file_is_named(cli, echo, tmp_path):
 
 
 def test_only_the_documented_short_flags_and_the_shared_options_everywhere():
-    for name, command in typer.main.get_command(application()).commands.items():
+    for name, command in typer.main.get_group(application()).commands.items():
         flags = {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
         short = {flag for flag in flags if flag.startswith("-") and not flag.startswith("--")}
         assert short <= {"-o", "-c", "-v", "-q"}, name

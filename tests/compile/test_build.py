@@ -63,9 +63,9 @@ def test_equal_inputs_give_equal_bytes(
     bundle: Path, pair: tuple[TargetCheckpoint, DrafterCheckpoint], tmp_path: Path
 ) -> None:
     """From checkpoints opened anew, at another path."""
-    again = [open_target(pair[0].path), open_drafter(pair[1].path)]
+    target, drafter = open_target(pair[0].path), open_drafter(pair[1].path)
     assert contents(
-        build(*again, tmp_path / "elsewhere", BuildOptions(precision="int4", context=96, block=5))
+        build(target, drafter, tmp_path / "elsewhere", BuildOptions(precision="int4", context=96, block=5))
     ) == contents(bundle)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import models
@@ -44,7 +45,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def session(pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Session:
+def session(pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     bundle = build(*pair, tmp_path_factory.mktemp("out") / "bundle", BuildOptions(precision="fp32", context=CONTEXT))
     with load(bundle) as loaded:
         yield loaded

@@ -5,6 +5,7 @@ width.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import models
 import numpy as np
@@ -36,7 +37,8 @@ def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def walk(engines: Engines) -> list[object]:
     """Choices, proposals, and the bytes of logits and taps over a few cycles."""
-    target, drafter = engines.target, engines.drafter
+    target: Any = engines.target
+    drafter = engines.drafter
     seen: list[object] = [target.prefill(PROMPT, 0)]
     drafter.inject(target.taps, len(PROMPT), 0)
     position = len(PROMPT)

@@ -51,7 +51,7 @@ def refined(
         room = ceil(rows * done / (refine + 1)) - len(settled)
         for row in sorted(sure, key=lambda row: -sure[row])[:room]:
             settled[row] = logits[row]
-        tokens = [ids[settled[row].argmax()] if row in settled else block[1 + row] for row in range(rows)]
+        tokens = [ids[int(settled[row].argmax())] if row in settled else block[1 + row] for row in range(rows)]
         logits = engine.draft([block[0], *tokens], position)
     return np.stack([settled.get(row, logits[row]) for row in range(rows)])
 

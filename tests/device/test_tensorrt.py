@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -174,7 +175,7 @@ def test_how_often_one_row_alone_chooses_the_same(real_bundle: Path, capsys: pyt
     bundle = open_bundle(real_bundle)
     with load(real_bundle) as session:
         tokens = list(session.tokens(QUESTIONS[0], max_new_tokens=100, draft=False))
-    pair = open_pair(bundle)
+    pair: Any = open_pair(bundle)
     record = next(
         graph for graph in bundle.manifest.target.graphs if graph.role == "decode" and graph.arch == pair.device.arch
     )  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -56,7 +57,11 @@ def test_files_that_macos_leaves_beside_others_are_not_read(tmp_path: Path, shar
     (drafter / WHOLE).rename(drafter / "draft.safetensors")
     (tmp_path / "gguf").mkdir()
     write_gguf(tmp_path / "gguf" / "tiny.gguf", target)
-    opened = [open_target(target), open_drafter(with_metadata(drafter)), open_target(with_metadata(tmp_path / "gguf"))]
+    opened: list[Any] = [
+        open_target(target),
+        open_drafter(with_metadata(drafter)),
+        open_target(with_metadata(tmp_path / "gguf")),
+    ]
     assert not [name for checkpoint in opened for name in checkpoint.files if name.startswith(".")]
 
 

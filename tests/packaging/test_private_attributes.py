@@ -23,7 +23,11 @@ def reached(source: str) -> list[str]:
             if not (isinstance(node.value, ast.Name) and node.value.id in OWN):
                 found.append(ast.unparse(node))
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in {"getattr", "setattr", "delattr", "hasattr"}:
-            found += [it.value for it in node.args[1:2] if isinstance(it, ast.Constant) and PRIVATE.match(it.value)]
+            found += [
+                it.value
+                for it in node.args[1:2]
+                if isinstance(it, ast.Constant) and isinstance(it.value, str) and PRIVATE.match(it.value)
+            ]
     return [name for name in found if name not in LIBRARIES]
 
 

@@ -19,7 +19,7 @@ PAGES = {
 MOST_LINES = {README: 120, RESULTS: 300}
 SHORT = {"graphs/", "apple/", "embed/", "policy/", "conformance/", "packaging/", "features/"}
 """folders that are named within others"""
-COMMANDS = typer.main.get_command(application()).commands  # type: ignore[attr-defined]
+COMMANDS = typer.main.get_group(application()).commands
 
 
 def _found(pattern: str, least: int) -> set[tuple[str, str]]:

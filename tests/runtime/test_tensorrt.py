@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fakes import continuation
@@ -107,7 +108,7 @@ def test_every_buffer_is_allocated_once_and_shared_as_it_must_be() -> None:
     before = dict(machine.device.memory)
     machine.answer(PROMPT, 30)
     assert machine.device.memory.keys() == before.keys(), "nothing is allocated while it runs"
-    plans = machine.pair.plans
+    plans: Any = machine.pair.plans
     prefill, verify, draft = (plans[key].addresses for key in (("prefill", CHUNK), ("verify", BLOCK), ("draft", BLOCK)))
     for cache in ("k_cache_0", "v_cache_0"):
         assert prefill[cache] == verify[cache] == verify[f"{cache}_out"]

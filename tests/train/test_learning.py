@@ -97,8 +97,7 @@ def _chain(corpus: Corpus) -> float:
     """τ of guessing, four times over, the token that most often follows the last one."""
     follows: dict[int, Counter[int]] = defaultdict(Counter)
     for item in corpus.train:
-        tokens = corpus.triple(item)[0].tolist()
-        for last, following in pairwise(tokens):
+        for last, following in pairwise(corpus.triple(item)[0].tolist()):
             follows[last][following] += 1
     best = {token: counts.most_common(1)[0][0] for token, counts in follows.items()}
     outcomes = []

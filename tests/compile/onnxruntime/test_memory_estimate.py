@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -80,7 +81,7 @@ def test_bytes_are_those_of_the_engines(name: str, tmp_path: Path) -> None:
     signatures = {engine.signature.role: engine.signature for engine in engines}
     for role, wanted in (("target", needs.target_cache), ("draft", needs.drafter_cache)):
         caches = [port for port in signatures[role].inputs if "cache" in port.name]
-        assert sum(4 * port.shape[1] * port.shape[2] * port.shape[3] for port in caches) == wanted
+        assert sum(4 * math.prod(map(int, port.shape[1:])) for port in caches) == wanted
 
 
 def test_bytes_are_those_of_a_bundle(tmp_path: Path) -> None:
@@ -103,7 +104,7 @@ def test_bytes_are_those_of_a_bundle(tmp_path: Path) -> None:
     ]
     assert needs.rings == 4, "three layers of the target and one of the drafter"
     assert (
-        sum(4 * port.shape[1] * port.shape[2] * port.shape[3] for port in caches)
+        sum(4 * math.prod(map(int, port.shape[1:])) for port in caches)
         == needs.target_cache + needs.drafter_cache
         < needs.full_cache
     )

@@ -4,6 +4,8 @@ is from the weight.
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import onnx
@@ -38,6 +40,7 @@ def weight() -> torch.Tensor:
 
 @pytest.mark.parametrize("name", CASES)
 def test_integers_are_read_back_within_half_a_step(name: str, weight: torch.Tensor) -> None:
+    encoding: Any
     encoding, attributes, half_step = CASES[name]
     model = onnx.parser.parse_model(
         f'<ir_version: 11, opset_import: ["" : 24]> g (float x) => (float16 y) {{ y = DequantizeLinear <{attributes}>'
