@@ -18,6 +18,7 @@ from .foreign import foreign_errors
 from .regular import TEXT_BYTES, read_regular
 from .stops import StopFilter
 from .thinking import thinking_note
+from .tokenizer_bounds import check_tokenizer_file
 
 Prompt = str | Sequence[Message] | Sequence[int]
 """text, messages, or token ids"""
@@ -150,7 +151,9 @@ def _source(bundle: Bundle, name: str) -> str:
 
 def _tokenizer(file: Path, vocab: int) -> Tokenizer:
     with foreign_errors(BundleError, "the tokenizer cannot be read", where=str(file), fix="build the bundle again"):
-        tokenizer = Tokenizer.from_buffer(read_regular(file, TEXT_BYTES))
+        content = read_regular(file, TEXT_BYTES)
+        check_tokenizer_file(content)
+        tokenizer = Tokenizer.from_buffer(content)
     # Files saved while training often carry both; here they would cut prompts short, or fill them up, without a word.
     tokenizer.no_truncation()
     tokenizer.no_padding()

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 from dflash_compile.runtime.errors import CheckpointError
 from dflash_compile.runtime.foreign import foreign_errors
 from dflash_compile.runtime.regular import TEXT_BYTES, read_regular
+from dflash_compile.runtime.tokenizer_bounds import check_tokenizer_file
 
 from .checkpoint import TextSource
 from .files import read_json_if_any, section, visible
@@ -73,6 +74,7 @@ def load_tokenizer(text: TextSource, where: str) -> Tokenizer:
     with foreign_errors(
         CheckpointError, "the tokenizer cannot be read", where=where, fix="copy or download tokenizer.json again"
     ):
+        check_tokenizer_file(text.tokenizer_json)
         return Tokenizer.from_str(text.tokenizer_json.decode("utf-8"))
 
 

@@ -19,7 +19,14 @@ MAY_IMPORT = {
         "runtime.regular",
         "runtime.unfinished",
     ),
-    "export": ("runtime.chat", "runtime.errors", "runtime.foreign", "runtime.regular", "runtime.unfinished"),
+    "export": (
+        "runtime.chat",
+        "runtime.errors",
+        "runtime.foreign",
+        "runtime.regular",
+        "runtime.tokenizer_bounds",
+        "runtime.unfinished",
+    ),
     "runtime": (),
     "train": ("export", "runtime.errors"),
 }
