@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from dflash_compile.export.checkpoints.checkpoint import DrafterCheckpoint, TargetCheckpoint
+from dflash_compile.export.checkpoints.staging import check_output, staged
 from dflash_compile.export.opening import open_drafter, open_target
 from dflash_compile.export.tracing.graph import OWNERS
 from dflash_compile.runtime.bundle.contract import check_contract
@@ -24,7 +25,6 @@ from .options import BuildOptions
 from .pair_sizes import Models, decide
 from .progress import Note, Progress, no_notes, no_progress
 from .reuse import find_target
-from .staging import check_output, staged
 
 __all__ = ["BuildOptions", "build"]
 

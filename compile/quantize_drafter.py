@@ -13,15 +13,16 @@ import torch
 from safetensors.torch import save_file
 
 from dflash_compile.export.checkpoints.checkpoint import DrafterCheckpoint
+from dflash_compile.export.checkpoints.drafter_folder import refuse_existing
 from dflash_compile.export.checkpoints.files import read_json
 from dflash_compile.export.checkpoints.int8_source import SCALE
 from dflash_compile.export.checkpoints.quantization_config import KEY, int8_channels
 from dflash_compile.export.checkpoints.safetensors_source import DTYPES, WHOLE, SafetensorsSource
+from dflash_compile.export.checkpoints.staging import staged
 from dflash_compile.export.opening import open_drafter
 from dflash_compile.runtime.errors import BuildError, UsageError
 
 from .progress import Progress, no_progress
-from .staging import check_output, staged
 
 _CONFIG = "config.json"
 _LEVELS = 127
@@ -39,7 +40,7 @@ def quantize_drafter(
     then nothing is left behind.
     """
     place = Path(output)
-    check_output(place, force, "drafter", _CONFIG)
+    refuse_existing(place, force)
     opened = drafter if isinstance(drafter, DrafterCheckpoint) else open_drafter(drafter)
     config = read_json(opened.path / _CONFIG)
     if config.get(KEY) is not None:
@@ -72,7 +73,7 @@ def quantize_drafter(
         )
         (staging / "README.md").write_text(card(opened, len(chosen), kept), encoding="utf-8")
         open_drafter(staging)
-        check_output(place, force, "drafter", _CONFIG)
+        refuse_existing(place, force)
     return place
 
 

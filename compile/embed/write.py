@@ -7,12 +7,12 @@ from pathlib import Path
 
 import msgspec
 
+from dflash_compile.export.checkpoints.staging import check_output, staged
 from dflash_compile.runtime.bundle.contract import check_contract
 from dflash_compile.runtime.bundle.files import MANIFEST, check_files
 from dflash_compile.runtime.bundle.read import read_manifest
 from dflash_compile.runtime.errors import UsageError
 
-from ..staging import check_output, staged
 from .source import source_of
 
 MARK, _KIND = "dflash-embed.json", "source folder"

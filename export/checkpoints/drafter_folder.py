@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dflash_compile.runtime.errors import BuildError, CheckpointError, UsageError
-from dflash_compile.runtime.unfinished import beside, recover
+from dflash_compile.runtime.errors import BuildError, CheckpointError
 
 from .files import section
 from .safetensors_source import WHOLE
-from .swap import swap
+from .staging import check_output, staged
 
 if TYPE_CHECKING:
     import torch
@@ -40,26 +39,8 @@ def trained_with(config: Mapping[str, Any]) -> tuple[str | None, str | None, boo
 
 
 def refuse_existing(folder: Path, replace: bool) -> None:
-    """Raise `UsageError` when `folder` exists and `replace` is not set, or when it is neither empty nor a
-    checkpoint.
-    """
-    recover(folder)
-    if not folder.exists():
-        return
-    if not folder.is_dir() or (any(folder.iterdir()) and not (folder / "config.json").is_file()):
-        raise UsageError(
-            "the output is there and is no drafter",
-            where=str(folder),
-            why="only a drafter is ever replaced",
-            fix="choose another folder",
-        )
-    if not replace:
-        raise UsageError(
-            "the output folder exists",
-            where=str(folder),
-            why="a drafter is never written over another by accident",
-            fix="choose another folder, or add --force to replace it",
-        )
+    """Raise `UsageError` when there is a drafter at `folder` and `replace` is not set, or something else than one."""
+    check_output(folder, replace, "drafter", "config.json")
 
 
 def check_dtypes(tensors: Mapping[str, torch.Tensor], dtype: str) -> None:
@@ -85,9 +66,8 @@ def write_folder(
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    folder.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with beside(folder) as stage:
+        with staged(folder, sum(tensor.nbytes for tensor in tensors.values()), "drafter") as stage:
             save_file(
                 {name: tensors[name].contiguous() for name in sorted(tensors)}, stage / WHOLE, metadata={"format": "pt"}
             )
@@ -95,7 +75,6 @@ def write_folder(
             for name, content in extra_files.items():
                 (stage / Path(name).name).write_bytes(content)
             (stage / WHOLE).chmod(0o644)
-            swap(stage, folder)
     except (OSError, SafetensorError) as error:
         raise BuildError(
             "the drafter could not be written",

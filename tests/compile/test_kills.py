@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from dflash_compile.cli.machine import examine
-from dflash_compile.compile.staging import check_output, staged
 from dflash_compile.export.checkpoints import swap as swapping
 from dflash_compile.export.checkpoints.drafter_folder import refuse_existing
+from dflash_compile.export.checkpoints.staging import check_output, staged
 from dflash_compile.runtime import unfinished
 from dflash_compile.runtime.bundle.files import MANIFEST
 from dflash_compile.runtime.bundle.read import read_manifest

@@ -307,7 +307,7 @@ def test_an_interrupted_save_leaves_the_old_drafter_and_nothing_else(
     place = tmp_path / "out" / "saved"
     zlab_v1.save(opened.spec, weights, place)
     before = {path.name: path.read_bytes() for path in place.iterdir()}
-    with pytest.raises(UsageError, match="exists"):
+    with pytest.raises(UsageError, match="there is a drafter"):
         zlab_v1.save(opened.spec, weights, place)
 
     def fail(*args: object, **kwargs: object) -> None:

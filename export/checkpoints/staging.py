@@ -12,16 +12,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from dflash_compile.export.checkpoints.swap import swap
-from dflash_compile.runtime.bundle.files import MANIFEST
 from dflash_compile.runtime.errors import BuildError, UsageError
 from dflash_compile.runtime.unfinished import beside, recover
+
+from .swap import swap
 
 _SPARE_BYTES = 16 << 20
 """for graphs, tokenizer and manifest, which nobody counts beforehand"""
 
 
-def check_output(output: Path, force: bool, kind: str = "bundle", mark: str = MANIFEST) -> None:
+def check_output(output: Path, force: bool, kind: str = "bundle", mark: str = "manifest.json") -> None:
     """Raises `UsageError` where `output` must not be written, or cannot be.
 
     It is there and not `force`, it is something else than a `kind`, which has the file `mark`, it lies in something

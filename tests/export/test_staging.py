@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
-from dflash_compile.compile.staging import check_output, staged
 from dflash_compile.export.checkpoints import swap as swapping
+from dflash_compile.export.checkpoints.staging import check_output, staged
 from dflash_compile.runtime.bundle.files import MANIFEST
 from dflash_compile.runtime.errors import BuildError, UsageError
 
