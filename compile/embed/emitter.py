@@ -15,7 +15,7 @@ Names = Sequence[tuple[str, str]]
 Own = Sequence[tuple[str, str, str]]
 
 
-class Words(Protocol):
+class Emitter(Protocol):
     """What the template of the loop may use. Expressions are text in both, e.g.
 
     `rows + 1`, where both languages write them alike.
@@ -225,10 +225,10 @@ def _made_type(value: str) -> str:
     return _SWIFT_TYPES.get(maker, maker)
 
 
-LANGUAGES: dict[str, Words] = {"swift": Swift(), "python": Python()}
+LANGUAGES: dict[str, Emitter] = {"swift": Swift(), "python": Python()}
 
 
-def laid_out(text: str, blank_lines: int) -> str:
+def indent(text: str, blank_lines: int) -> str:
     """`text` indented by its blocks; lines that only close a Python block are gone, and so are blank lines beyond
     `blank_lines`, or one in a block.
     """

@@ -9,7 +9,7 @@ from dflash_compile.runtime.bundle.manifest import FORMAT, VERSION, Manifest
 from dflash_compile.runtime.errors import UsageError
 
 from ..backend_folders import backend_module, backend_names
-from .emitter import LANGUAGES, laid_out
+from .emitter import LANGUAGES, indent
 from .form import Form
 
 _MODULE = "app_source"
@@ -24,7 +24,7 @@ def source_of(manifest: Manifest, language: str) -> dict[str, str]:
     from jinja2 import Environment, StrictUndefined
 
     form = _form(manifest, language)
-    words = LANGUAGES[language]
+    emitter = LANGUAGES[language]
     environment = Environment(
         autoescape=False, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
@@ -34,7 +34,7 @@ def source_of(manifest: Manifest, language: str) -> dict[str, str]:
         return environment.from_string(text).render(facts | more)
 
     facts: dict[str, object] = {
-        "words": words,
+        "emitter": emitter,
         "backend": manifest.requires.backend,
         "format": FORMAT,
         "version": VERSION,
@@ -44,7 +44,7 @@ def source_of(manifest: Manifest, language: str) -> dict[str, str]:
         **form.facts,
     }
     for name in ("loop", "cache"):
-        facts[name] = laid_out(rendered(f"{name}.jinja"), words.blank_lines)
+        facts[name] = indent(rendered(f"{name}.jinja"), emitter.blank_lines)
     for name, template in form.includes.items():
         facts[name] = rendered(template)
     return {path: rendered(template) for path, template in form.files.items()}
