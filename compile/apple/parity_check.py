@@ -29,20 +29,20 @@ stored in float16"""
 
 
 @dataclass(frozen=True)
-class Trial:
+class ParityCheck:
     """Calls of one function, in order, from a state full of rubbish: forward, then back to where it began."""
 
     state: Array
     calls: tuple[Mapping[str, Array], ...]
 
 
-def trial_of(stateful: Stateful) -> Trial:
+def parity_check(stateful: Stateful) -> ParityCheck:
     """The same calls every time."""
     random, role = np.random.default_rng(0), stateful.role
     most = role.cache.length - role.rows
     positions = (0, min(role.rows, most), min(role.rows // 2, most))
     state = random.standard_normal(role.cache.sizes).astype(role.dtype)
-    return Trial(state, tuple(_feeds(stateful, position, random) for position in positions))
+    return ParityCheck(state, tuple(_feeds(stateful, position, random) for position in positions))
 
 
 def _feeds(stateful: Stateful, position: int, random: np.random.Generator) -> dict[str, Array]:
@@ -70,7 +70,7 @@ def _feeds(stateful: Stateful, position: int, random: np.random.Generator) -> di
 
 def compare(
     stateful: Stateful,
-    trial: Trial,
+    check: ParityCheck,
     reference: Reference,
     found: Sequence[tuple[Mapping[str, Array], Array]],
     tolerance: float,
@@ -88,8 +88,8 @@ def compare(
     `wide` is the same of an engine that computes in float32 what it should in float16, from the same states. It shows
     what the engine means, where no rounding hides a fault, and is held to `wide_tolerance` in the same way.
     """
-    before = trial.state
-    for number, (feeds, given) in enumerate(zip(trial.calls, found, strict=True)):
+    before = check.state
+    for number, (feeds, given) in enumerate(zip(check.calls, found, strict=True)):
         reference.state = torch.from_numpy(before)
         rounding = reference.rounding(feeds) if stateful.role.dtype == "float16" else np.zeros(stateful.role.rows)
         wanted = *reference.run(feeds), reference.state.numpy()

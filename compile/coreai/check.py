@@ -19,7 +19,7 @@ from dflash_compile.runtime.errors import BuildError
 
 from ..apple.caches import CACHE
 from ..apple.lower import Stateful
-from ..apple.parity_check import compare, trial_of
+from ..apple.parity_check import compare, parity_check
 from ..apple.reference import Array, Reference
 
 TOLERANCE = 1e-4
@@ -29,13 +29,13 @@ _LINES = 6
 
 def check_model(model: Path, graphs: Sequence[Stateful], sources: Mapping[Owner, TensorSource]) -> None:
     """Raises `BuildError` where an entry point of `model` aborts or differs from its traced graph."""
-    trials = {graph.role.function: trial_of(graph) for graph in graphs}
+    checks = {graph.role.function: parity_check(graph) for graph in graphs}
     feeds: dict[str, Array] = {}
-    for function, trial in trials.items():
-        feeds[f"{function}/{CACHE}"] = trial.state
+    for function, check in checks.items():
+        feeds[f"{function}/{CACHE}"] = check.state
         feeds |= {
             f"{function}/{number}/{name}": value
-            for number, call in enumerate(trial.calls)
+            for number, call in enumerate(check.calls)
             for name, value in call.items()
         }
     with tempfile.TemporaryDirectory() as folder:
@@ -56,9 +56,9 @@ def check_model(model: Path, graphs: Sequence[Stateful], sources: Mapping[Owner,
         with np.load(answers) as stored:
             found = dict(stored)
     for graph in graphs:
-        function, trial = graph.role.function, trials[graph.role.function]
+        function, check = graph.role.function, checks[graph.role.function]
         calls = []
-        for number in range(len(trial.calls)):
+        for number in range(len(check.calls)):
             results = {port.name: found[f"{function}/{number}/{port.name}"] for port in graph.role.results}
             calls.append((results, found[f"{function}/{number}/{CACHE}"]))
-        compare(graph, trial, Reference(graph, sources, {}), calls, TOLERANCE)
+        compare(graph, check, Reference(graph, sources, {}), calls, TOLERANCE)

@@ -19,7 +19,7 @@ from dflash_compile.runtime.errors import BuildError
 
 from ..apple.caches import CACHE, NEW_ROWS
 from ..apple.lower import Stateful
-from ..apple.parity_check import compare, trial_of
+from ..apple.parity_check import compare, parity_check
 from ..apple.reference import Reference, with_rows
 from .evaluator.evaluate import Array, Evaluator
 from .precision import Compression
@@ -59,16 +59,16 @@ def check_function(
     Raises `BuildError` where it differs from the traced graph.
     """
     _check_tables(evaluator, stateful)
-    trial = trial_of(stateful)
-    cache = trial.state
+    check = parity_check(stateful)
+    cache = check.state
     found: list[tuple[Mapping[str, Array], Array]] = []
     wide: list[tuple[Mapping[str, Array], Array]] = []
-    for feeds in trial.calls:
+    for feeds in check.calls:
         wide.append(run_once(evaluator, stateful, feeds, cache.astype(np.float32), wide=True))
         found.append(run_once(evaluator, stateful, feeds, cache.copy()))
         cache = found[-1][1]
     reference = Reference(stateful, sources, _own_weights(evaluator, stateful, sources, compression))
-    compare(stateful, trial, reference, found, tolerance, wide, WIDE_TOLERANCE)
+    compare(stateful, check, reference, found, tolerance, wide, WIDE_TOLERANCE)
 
 
 def _check_tables(evaluator: Evaluator, stateful: Stateful) -> None:
