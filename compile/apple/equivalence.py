@@ -1,5 +1,5 @@
-"""Proof that the pieces of a graph, run one after the other, are the graph: every value is known by the operations that
-made it, at any size.
+"""Proof that the partitions of a graph, run one after the other, are the graph: every value is known by the operations
+that made it, at any size.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dflash_compile.export.tracing.graph import Graph
 from dflash_compile.runtime.bundle.parts import TAPS, tap_port
 from dflash_compile.runtime.errors import BuildError
 
-from .partition import Piece, inputs, joined, outputs, placeholders
+from .partition import Partition, inputs, joined, outputs, placeholders
 
 
-def check_pieces(graph: Graph, pieces: Sequence[Piece], taps: Sequence[int] = ()) -> None:
-    """Raises `BuildError` unless `pieces` come to the very outputs of `graph`, caches and the taps of the layers `taps`
-    included. Reads no weight.
+def check_equivalence(graph: Graph, partitions: Sequence[Partition], taps: Sequence[int] = ()) -> None:
+    """Raises `BuildError` unless `partitions` come to the very outputs of `graph`, caches and the taps of the layers
+    `taps` included. Reads no weight.
     """
     values = _Values()
     wanted = values.outputs_of(graph, {name: values.number(f"input {name}") for name in inputs(graph)})
@@ -27,19 +27,19 @@ def check_pieces(graph: Graph, pieces: Sequence[Piece], taps: Sequence[int] = ()
         del wanted[TAPS]
         wanted |= {tap_port(layer): values.numbers[node] for layer, node in zip(taps, joined(ends[TAPS]), strict=True)}
     known = {port.name: values.number(f"input {port.name}") for port in graph.signature.inputs}
-    for piece in pieces:
-        theirs = graph.signature.caches[2 * piece.layers.start : 2 * piece.layers.stop]
-        pairs = list(zip(piece.graph.signature.caches, theirs, strict=True))
+    for partition in partitions:
+        theirs = graph.signature.caches[2 * partition.layers.start : 2 * partition.layers.stop]
+        pairs = list(zip(partition.graph.signature.caches, theirs, strict=True))
         taken = {own: known[name] for (own, _), (name, _) in pairs}
-        read = {name: known.get(name, -1) for name in inputs(piece.graph) if name not in taken}
+        read = {name: known.get(name, -1) for name in inputs(partition.graph) if name not in taken}
         written = {own: name for (_, own), (_, name) in pairs}
         known |= {
-            written.get(name, name): number for name, number in values.outputs_of(piece.graph, taken | read).items()
+            written.get(name, name): number for name, number in values.outputs_of(partition.graph, taken | read).items()
         }
     wrong = [name for name, number in wanted.items() if known.get(name) != number]
     if wrong:
         raise BuildError(
-            f"cut into {len(pieces)} pieces, the {graph.signature.role} graph gives another {', '.join(wrong[:4])}",
+            f"in {len(partitions)} partitions, the {graph.signature.role} graph gives another {', '.join(wrong[:4])}",
             fix="report this, with both config.json",
         )
 

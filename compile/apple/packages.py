@@ -12,8 +12,8 @@ from dflash_compile.export.tracing.signature import Port
 from dflash_compile.runtime.bundle.parts import TAPS, tap_port
 
 from ..pair_sizes import Models
-from .equivalence import check_pieces
-from .partition import Piece, cut
+from .equivalence import check_equivalence
+from .partition import Partition, partition_layers
 from .roles import Role
 
 
@@ -46,34 +46,39 @@ class PartRole(Role):
         return self.asked
 
     def trace(self, models: Models, length: int | None = None) -> Graph:
-        return cut(self.whole.trace(models, length), self.starts, self.whole.taps)[self.number].graph
+        return partition_layers(self.whole.trace(models, length), self.starts, self.whole.taps)[self.number].graph
 
 
-def parted(role: Role, graph: Graph, starts: Sequence[int]) -> list[tuple[Role, Graph]]:
+def partitioned(role: Role, graph: Graph, starts: Sequence[int]) -> list[tuple[Role, Graph]]:
     """`role` and its `graph`, cut before each of the layers `starts`: as they are where there is none.
 
-    Raises `BuildError` where the pieces are not the graph.
+    Raises `BuildError` where the partitions are not the graph.
     """
     if not starts:
         return [(role, graph)]
-    pieces = cut(graph, starts, role.taps)
-    check_pieces(graph, pieces, role.taps)
-    return list(_parts(role, graph, pieces))
+    partitions = partition_layers(graph, starts, role.taps)
+    check_equivalence(graph, partitions, role.taps)
+    return list(_parts(role, graph, partitions))
 
 
-def _parts(role: Role, graph: Graph, pieces: Sequence[Piece]) -> Iterator[tuple[Role, Graph]]:
-    semantic, starts = {port.name for port in graph.signature.inputs}, tuple(piece.layers.start for piece in pieces[1:])
-    for number, piece in enumerate(pieces):
-        read = {port.name for port in piece.graph.signature.inputs}
-        caches = {name for name, _ in piece.graph.signature.caches}
-        engine = {port.name for port in role.inputs} | {port.name for port in piece.reads} | caches
+def _parts(role: Role, graph: Graph, partitions: Sequence[Partition]) -> Iterator[tuple[Role, Graph]]:
+    semantic, starts = (
+        {port.name for port in graph.signature.inputs},
+        tuple(partition.layers.start for partition in partitions[1:]),
+    )
+    for number, partition in enumerate(partitions):
+        read = {port.name for port in partition.graph.signature.inputs}
+        caches = {name for name, _ in partition.graph.signature.caches}
+        engine = {port.name for port in role.inputs} | {port.name for port in partition.reads} | caches
         # Ports that the semantic graph does not have serve to make inputs of it that the engine does not have.
         makes = bool(read - engine)
         own = [port for port in role.own_inputs if port.name in read or (makes and port.name not in semantic)]
-        reads, gives = ([replace(port, dtype=role.dtype) for port in ports] for ports in (piece.reads, piece.gives))
-        given = {port.name for port in piece.gives}
+        reads, gives = (
+            [replace(port, dtype=role.dtype) for port in ports] for ports in (partition.reads, partition.gives)
+        )
+        given = {port.name for port in partition.gives}
         taps = tuple(layer for layer in role.taps if tap_port(layer) in given)
-        cache = replace(role.cache, entries=2 * len(piece.layers))
+        cache = replace(role.cache, entries=2 * len(partition.layers))
         part = PartRole(
             name=role.name,
             owner=role.owner,
@@ -83,10 +88,10 @@ def _parts(role: Role, graph: Graph, pieces: Sequence[Piece]) -> Iterator[tuple[
             whole=role,
             starts=starts,
             number=number,
-            layers=piece.layers,
+            layers=partition.layers,
             taps=taps,
             taps_width=role.taps_width,
             asked=(*own, *reads),
             given_on=tuple(gives),
         )
-        yield part, piece.graph
+        yield part, partition.graph

@@ -1,9 +1,9 @@
-"""A semantic graph cut before some of its layers: pieces that run one after the other, the later ones on values that
-the earlier give.
+"""A semantic graph cut before some of its layers: partitions that run one after the other, the later ones on values
+that the earlier give.
 
-The nodes of a graph lie in the order in which the model runs them. So a piece begins with the first node that reads a
-weight of its first layer. What crosses a cut is the hidden state of each row; integers, masks among them, are made
-again where they are needed.
+The nodes of a graph lie in the order in which the model runs them. So a partition begins with the first node that
+reads a weight of its first layer. What crosses a cut is the hidden state of each row; integers, masks among them,
+are made again where they are needed.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _DTYPE: Dtype = "float32"
 
 
 @dataclass(frozen=True)
-class Piece:
+class Partition:
     """Some layers of a graph, with what comes before the first layer of all or behind the last."""
 
     graph: Graph
     layers: range
     reads: tuple[Port, ...]
-    """values that earlier pieces give"""
+    """values that earlier partitions give"""
     gives: tuple[Port, ...]
-    """values for later pieces and for the host: hidden states, and taps one by one"""
+    """values for later partitions and for the host: hidden states, and taps one by one"""
 
 
 def units(graph: Graph) -> tuple[frozenset[WeightRef], ...]:
@@ -60,12 +60,12 @@ def units(graph: Graph) -> tuple[frozenset[WeightRef], ...]:
     return tuple(map(frozenset, found))
 
 
-def cut(graph: Graph, starts: Sequence[int], taps: Sequence[int] = ()) -> tuple[Piece, ...]:
-    """`graph` before each of the layers `starts`, ascending; one piece more than there are of them.
+def partition_layers(graph: Graph, starts: Sequence[int], taps: Sequence[int] = ()) -> tuple[Partition, ...]:
+    """`graph` before each of the layers `starts`, ascending; one partition more than there are of them.
 
     `taps` are the layers that its taps are joined of.
     """
-    return tuple(_Cutter(graph, starts, taps).pieces())
+    return tuple(_Partitioner(graph, starts, taps).partitions())
 
 
 def outputs(graph: Graph) -> dict[str, Node]:
@@ -111,8 +111,8 @@ def _layer_of(ref: WeightRef) -> int:
     return -1 if found is None else int(found[1])
 
 
-class _Cutter:
-    """One graph on its way into pieces. A value belongs to the piece whose nodes make it."""
+class _Partitioner:
+    """One graph on its way into partitions. A value belongs to the partition whose nodes make it."""
 
     def __init__(self, graph: Graph, starts: Sequence[int], taps: Sequence[int]) -> None:
         self.graph = graph
@@ -136,7 +136,7 @@ class _Cutter:
             found[node] = at
         return found
 
-    def pieces(self) -> Iterator[Piece]:
+    def partitions(self) -> Iterator[Partition]:
         """First to last."""
         bodies: list[set[Node]] = []
         reads: list[list[Node]] = []
@@ -150,13 +150,13 @@ class _Cutter:
         names = self.taps | {node: f"hidden_{number}" for number, node in enumerate(hidden)}
         for number, body in enumerate(bodies):
             gives = sorted((node for node in names if self.part[node] == number), key=self.order.__getitem__)
-            yield self._piece(
+            yield self._partition(
                 number, body, {node: names[node] for node in reads[number]}, {node: names[node] for node in gives}
             )
 
     def _body(self, number: int, crossing: Collection[Node]) -> tuple[set[Node], list[Node]]:
-        """The nodes of a piece, whose values `crossing` later ones read, and the values of earlier pieces that it reads
-        itself.
+        """The nodes of a partition, whose values `crossing` later ones read, and the values of earlier ones that it
+        reads itself.
         """
         span = self.spans[number]
         wanted = [node for node in (*self.ends.values(), *self.taps, *crossing) if self.part[node] == number]
@@ -172,7 +172,9 @@ class _Cutter:
                 wanted.extend(node.all_input_nodes)
         return body, sorted(earlier, key=self.order.__getitem__)
 
-    def _piece(self, number: int, body: set[Node], reads: Mapping[Node, str], gives: Mapping[Node, str]) -> Piece:
+    def _partition(
+        self, number: int, body: set[Node], reads: Mapping[Node, str], gives: Mapping[Node, str]
+    ) -> Partition:
         span, whole = self.spans[number], self.graph.signature
         pairs, cached = whole.caches[2 * span.start : 2 * span.stop], cache_names(len(span))
         own = [name for name, node in self.inputs.items() if node in body]
@@ -207,7 +209,7 @@ class _Cutter:
         kept = {spec.target for spec in program.graph_signature.input_specs if spec.target is not None}
         weights = {name: ref for name, ref in self.graph.weights.items() if name in kept}
         constants = {name: value for name, value in self.graph.constants.items() if name in kept}
-        return Piece(Graph(signature, program, weights, constants), span, read, given)
+        return Partition(Graph(signature, program, weights, constants), span, read, given)
 
     def _program(
         self, body: set[Node], values: Sequence[Node], reads: Mapping[Node, str], results: Sequence[Node]

@@ -17,7 +17,7 @@ from dflash_compile.runtime.bundle.manifest import GraphRecord, MeasuredRecord, 
 from dflash_compile.runtime.errors import IncompatibleError
 
 from ..apple.lower import Stateful, lower
-from ..apple.packages import PartRole, parted
+from ..apple.packages import PartRole, partitioned
 from ..apple.roles import Role, roles_of
 from ..manifest_records import graph_record
 from ..pair_sizes import Models
@@ -134,7 +134,7 @@ def _packages(
 ) -> Iterator[_Package]:
     """One package, or one for each of the parts that begin before the layers `starts`."""
     for number, functions in enumerate(
-        zip(*(parted(role, graph, starts) for role, graph in zip(roles, graphs, strict=True)), strict=True)
+        zip(*(partitioned(role, graph, starts) for role, graph in zip(roles, graphs, strict=True)), strict=True)
     ):
         name = f"{owner}-{number + 1}" if starts else owner
         yield _Package(owner, f"{owner}/{name}.mlpackage", tuple(lower(graph, role) for role, graph in functions))

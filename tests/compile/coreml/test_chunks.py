@@ -15,10 +15,10 @@ import torch
 from apple import CONTEXT, DEEP_LAYERS, Library, rewritten
 
 from dflash_compile.cli.main import main
-from dflash_compile.compile.apple import packages as parting
-from dflash_compile.compile.apple import partition as cutting
+from dflash_compile.compile.apple import packages as packaging
+from dflash_compile.compile.apple import partition as partitioning
 from dflash_compile.compile.apple.lower import Stateful, lower
-from dflash_compile.compile.apple.packages import PartRole, parted
+from dflash_compile.compile.apple.packages import PartRole, partitioned
 from dflash_compile.compile.apple.reference import Reference
 from dflash_compile.compile.apple.roles import Role, roles_of
 from dflash_compile.compile.build import BuildOptions
@@ -70,7 +70,7 @@ def role_of(both: Models, owner: Owner, function: str) -> Role:
 
 def parts_of(both: Models, owner: Owner, function: str) -> list[Stateful]:
     role = role_of(both, owner, function)
-    return [lower(graph, part) for part, graph in parted(role, role.trace(both), STARTS[owner])]
+    return [lower(graph, part) for part, graph in partitioned(role, role.trace(both), STARTS[owner])]
 
 
 def test_the_manifest_says_which_package_holds_what(cut: Path, uncut: Path) -> None:
@@ -220,7 +220,7 @@ def test_packages_in_a_row_answer_as_one_does(cut: Path, uncut: Path, library: L
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3_text", "smollm3", "muse_glimmer"])
 def test_pieces_are_the_graph_wherever_it_is_cut(family: str, tmp_path: Path) -> None:
-    """Every operation on the same values, as `parted` proves; and only hidden states cross."""
+    """Every operation on the same values, as `partitioned` proves; and only hidden states cross."""
     target = models.write_target(tmp_path / "target", family, num_hidden_layers=DEEP_LAYERS)
     like = models.write_target(tmp_path / "like", "llama", num_hidden_layers=DEEP_LAYERS)
     drafter = models.write_drafter(tmp_path / "drafter", like, layers=3, taps=(2, 0))
@@ -234,7 +234,7 @@ def test_pieces_are_the_graph_wherever_it_is_cut(family: str, tmp_path: Path) ->
         role = role_of(both, *called)
         graph = role.trace(both)
         for starts in places:
-            for part, _ in parted(role, graph, starts):
+            for part, _ in partitioned(role, graph, starts):
                 assert isinstance(part, PartRole)
                 crossing = [port for port in part.asked if port.name.startswith(("hidden_", "tap_"))]
                 assert len(crossing) == (part.number > 0)
@@ -247,40 +247,42 @@ def traced(pair: Models) -> tuple[Role, Graph]:
     return role, role.trace(pair)
 
 
-def swapped(pieces: tuple[cutting.Piece, ...]) -> tuple[cutting.Piece, ...]:
-    return pieces[1], pieces[0], pieces[2]
+def swapped(partitions: tuple[partitioning.Partition, ...]) -> tuple[partitioning.Partition, ...]:
+    return partitions[1], partitions[0], partitions[2]
 
 
-def one_missing(pieces: tuple[cutting.Piece, ...]) -> tuple[cutting.Piece, ...]:
-    return pieces[0], pieces[2]
+def one_missing(partitions: tuple[partitioning.Partition, ...]) -> tuple[partitioning.Partition, ...]:
+    return partitions[0], partitions[2]
 
 
-def a_write_dropped(pieces: tuple[cutting.Piece, ...]) -> tuple[cutting.Piece, ...]:
-    """The second piece hands a cache back as it was."""
-    ends, given = cutting.outputs(pieces[1].graph), cutting.inputs(pieces[1].graph)
-    (last,) = (node for node in pieces[1].graph.program.graph_module.graph.nodes if node.op == "output")
+def a_write_dropped(partitions: tuple[partitioning.Partition, ...]) -> tuple[partitioning.Partition, ...]:
+    """The second partition hands a cache back as it was."""
+    ends, given = partitioning.outputs(partitions[1].graph), partitioning.inputs(partitions[1].graph)
+    (last,) = (node for node in partitions[1].graph.program.graph_module.graph.nodes if node.op == "output")
     last.args = (tuple(given["v_cache_1"] if node is ends["v_cache_1_out"] else node for node in last.args[0]),)
-    return pieces
+    return partitions
 
 
 @pytest.mark.parametrize("fault", [swapped, one_missing, a_write_dropped])
 def test_a_wrong_cut_is_refused_before_anything_is_converted(
-    traced: tuple[Role, Graph], monkeypatch: pytest.MonkeyPatch, fault: Callable[[Any], tuple[cutting.Piece, ...]]
+    traced: tuple[Role, Graph],
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Callable[[Any], tuple[partitioning.Partition, ...]],
 ) -> None:
-    assert len(parted(*traced, STARTS["target"])) == 3
-    right = cutting.cut
-    monkeypatch.setattr(parting, "cut", lambda *given: fault(right(*given)))
+    assert len(partitioned(*traced, STARTS["target"])) == 3
+    right = partitioning.partition_layers
+    monkeypatch.setattr(packaging, "partition_layers", lambda *given: fault(right(*given)))
     with pytest.raises(BuildError, match="gives another"):
-        parted(*traced, STARTS["target"])
+        partitioned(*traced, STARTS["target"])
 
 
 def test_taps_of_the_wrong_layer_are_refused_before_anything_is_converted(
     traced: tuple[Role, Graph], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = cutting.joined
-    monkeypatch.setattr(cutting, "joined", lambda taps: right(taps)[::-1])
+    right = partitioning.joined
+    monkeypatch.setattr(partitioning, "joined", lambda taps: right(taps)[::-1])
     with pytest.raises(BuildError, match="gives another tap_"):
-        parted(*traced, STARTS["target"])
+        partitioned(*traced, STARTS["target"])
 
 
 def maker(block: Any, name: str) -> Any:
