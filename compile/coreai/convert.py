@@ -23,7 +23,7 @@ from dflash_compile.runtime.errors import BuildError
 from ..apple.bind import bound
 from ..apple.caches import CACHE
 from ..apple.lower import Stateful
-from .transpose import with_weights_turned
+from .transpose import with_transposed_weights
 
 _METADATA, _DATE = "metadata.json", "19800101T000000Z"
 
@@ -59,7 +59,7 @@ def _convert(graphs: Sequence[Stateful], sources: Mapping[Owner, TensorSource], 
     for graph in graphs:
         inputs = [port.name for port in graph.role.inputs if port.name != CACHE]
         results = [port.name for port in graph.role.results]
-        program = with_weights_turned(bound(graph, sources).run_decompositions(table))
+        program = with_transposed_weights(bound(graph, sources).run_decompositions(table))
         converter.add_exported_program(
             program, input_names=inputs, output_names=results, state_names=[CACHE], entrypoint_name=graph.role.function
         )

@@ -1,7 +1,6 @@
-"""Products whose weights are stored the way round that they are multiplied: [in, out], where checkpoints have [out,
-in].
+"""Matmuls whose weights are stored transposed, as they are multiplied: [in, out], where checkpoints have [out, in].
 
-Core AI's runtime on Linux turns a weight at every call: two thirds of the time of a token.
+Core AI's runtime on Linux transposes a weight at every call: two thirds of the time of a token.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ _ATEN = torch.ops.aten
 _LINEAR, _EMBEDDING = _ATEN.linear.default, _ATEN.embedding.default
 
 
-def with_weights_turned(program: ExportedProgram) -> ExportedProgram:
-    """`program`, changed in place: what only products and look-ups of rows read is stored turned, and read so."""
+def with_transposed_weights(program: ExportedProgram) -> ExportedProgram:
+    """`program`, changed in place: what only matmuls and look-ups of rows read is stored transposed, and read so."""
     graph = program.graph_module.graph
     values = program._state_dict = dict(
         program.state_dict
@@ -39,7 +38,7 @@ def with_weights_turned(program: ExportedProgram) -> ExportedProgram:
 
 
 def _reads(user: Node, weight: Node) -> bool:
-    """Whether `user` can read `weight` turned."""
+    """Whether `user` can read `weight` transposed."""
     if user.target is _LINEAR:
         return user.args[1] is weight and weight not in (user.args[0], *user.args[2:])
     return user.target is _EMBEDDING and user.args[0] is weight
@@ -57,7 +56,7 @@ class _Calls:
         return node
 
 
-def _product(call: _Calls, x: Node, weight: Node, bias: Node | None = None) -> Node:
+def _matmul(call: _Calls, x: Node, weight: Node, bias: Node | None = None) -> Node:
     *before, width = x.meta["val"].shape
     x = x if x.meta["val"].is_contiguous() else call(_ATEN.clone.default, x, memory_format=torch.contiguous_format)
     product = call(_ATEN.mm.default, call(_ATEN.view.default, x, [-1, width]), weight)
@@ -73,4 +72,4 @@ def _rows(call: _Calls, table: Node, ids: Node, *_: Any) -> Node:
     return call(_ATEN.view.default, rows, [*shape, table.meta["val"].shape[0]])
 
 
-_REWRITES: dict[Any, Callable[..., Node]] = {_LINEAR: _product, _EMBEDDING: _rows}
+_REWRITES: dict[Any, Callable[..., Node]] = {_LINEAR: _matmul, _EMBEDDING: _rows}

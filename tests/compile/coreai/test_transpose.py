@@ -1,4 +1,4 @@
-"""Core AI's graphs: weights stored the way round that they are multiplied, and one write of a call's rows.
+"""Core AI's graphs: weights stored transposed, and one write of a call's rows.
 
 Checked on the programs that are converted.
 """
@@ -14,12 +14,12 @@ from torch.export import ExportedProgram, export
 
 from dflash_compile.compile.apple.caches import CacheShape
 from dflash_compile.compile.apple.ops import cache_write  # noqa: F401  (registers the operator)
-from dflash_compile.compile.coreai.transpose import with_weights_turned
+from dflash_compile.compile.coreai.transpose import with_transposed_weights
 
 
 class Tied(nn.Module):
-    """An embedding that is the output head too; products of two and three dimensions, with a bias, of a turned operand;
-    a weight read otherwise as well.
+    """An embedding that is the output head too; matmuls of two and three dimensions, with a bias, of a transposed
+    operand; a weight read otherwise as well.
     """
 
     def __init__(self) -> None:
@@ -44,19 +44,19 @@ def program_of(module: nn.Module, *given: torch.Tensor) -> ExportedProgram:
 
 
 @pytest.mark.parametrize("count", [1, 5])
-def test_products_and_look_ups_of_turned_weights_give_what_they_gave(count: int) -> None:
+def test_matmuls_and_look_ups_of_transposed_weights_give_what_they_gave(count: int) -> None:
     torch.manual_seed(0)
     module, ids = Tied(), torch.arange(count)[None] * 2
-    turned = with_weights_turned(program_of(module, ids))
-    for found, wanted in zip(turned.module()(ids), module(ids), strict=True):
+    transposed = with_transposed_weights(program_of(module, ids))
+    for found, wanted in zip(transposed.module()(ids), module(ids), strict=True):
         assert torch.allclose(found, wanted, atol=1e-5)
-    assert tuple(turned.state_dict["table"].shape) == (6, 11)
-    assert tuple(turned.state_dict["second.weight"].shape) == (4, 6)
-    assert torch.equal(turned.state_dict["shared"], module.shared), "a weight that is read in other ways stays as it is"
-    kinds = Counter(node.target for node in turned.graph.nodes)
+    assert tuple(transposed.state_dict["table"].shape) == (6, 11)
+    assert tuple(transposed.state_dict["second.weight"].shape) == (4, 6)
+    assert torch.equal(transposed.state_dict["shared"], module.shared), "one that is read in other ways stays"
+    kinds = Counter(node.target for node in transposed.graph.nodes)
     assert kinds[torch.ops.aten.linear.default] == 1
     assert kinds[torch.ops.aten.embedding.default] == 0
-    assert all("val" in node.meta for node in turned.graph.nodes if node.op != "output"), (
+    assert all("val" in node.meta for node in transposed.graph.nodes if node.op != "output"), (
         "the converter reads shapes there"
     )
 
@@ -68,7 +68,7 @@ def test_what_was_traced_stays_as_it_was() -> None:
     before = [node.name for node in traced.graph.nodes]
     table = torch.export.default_decompositions()
     table.pop(torch.ops.aten.linear.default)
-    with_weights_turned(traced.run_decompositions(table))
+    with_transposed_weights(traced.run_decompositions(table))
     assert [node.name for node in traced.graph.nodes] == before
     assert all(torch.equal(value, traced.state_dict[name]) for name, value in module.state_dict().items())
     assert torch.equal(traced.module()(ids)[0], module(ids)[0])
