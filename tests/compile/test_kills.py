@@ -57,7 +57,7 @@ def in_a_child(work: Callable[[], None]) -> int:
 def kill_at(monkeypatch: pytest.MonkeyPatch, name: str, number: int, *, after: bool) -> None:
     """Let this process die before or after its `number`-th call of `name`."""
     owners = {"mkdir": Path, "rename": Path, "rmtree": shutil, "_exchanged": swapping}
-    from dflash_compile.compile import staging
+    from dflash_compile.export.checkpoints import staging
 
     owner = owners.get(name, staging)
     real, count = getattr(owner, name), [0]
