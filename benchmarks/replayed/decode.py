@@ -11,8 +11,8 @@ from dflash_compile.runtime.request import Request
 from dflash_compile.runtime.statistics import Recorder
 
 from .answer import Answer, Recording
+from .cycle_log import CycleLog
 from .engines import Clock, ReplayedDrafter, ReplayedTarget
-from .ledger import Ledger
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class Replay:
 def decode(recording: Recording, answer: Answer, way: Way, controller: Controller) -> Replay:
     """The answer again. Raises `ValueError` where other tokens came of it, which is a fault of this replay."""
     clock, plain = Clock(), recording.prices.verify[recording.exact_width]
-    ledger, record = Ledger(controller, plain), Recorder(recording.block, clock)
+    cycle_log, record = CycleLog(controller, plain), Recorder(recording.block, clock)
     request = Request(answer.prompt, answer.length, draft=way.drafter, lookup=way.lookup)
-    ledger.begin()
+    cycle_log.begin()
     limits = Limits(answer.length, "max_new_tokens", frozenset())
-    tokens = list(run(way.engines(recording, answer, clock), request, limits, ledger, record))
+    tokens = list(run(way.engines(recording, answer, clock), request, limits, cycle_log, record))
     if tokens != answer.tokens[: answer.length]:
         raise ValueError("the replay gave other tokens than were recorded")
-    return Replay(record.decode_seconds, dict(ledger.cycles), dict(ledger.saved))
+    return Replay(record.decode_seconds, dict(cycle_log.cycles), dict(cycle_log.saved))

@@ -8,7 +8,7 @@ from dflash_compile.runtime.policy.controller import Controller, CyclePlan
 from dflash_compile.runtime.policy.verify_rows import Confidence
 
 
-class Ledger:
+class CycleLog:
     """A controller that does what another one decides, and books what came of it by kind of cycle; of drafts, by the
     width they were drafted at.
     """
