@@ -28,7 +28,7 @@ from peer.conversion import work_folder
 from peer.figures import SuiteFigures, figures
 from peer.finding import ENGINES, OURS, engine_files, read_class
 from peer.process import Engine, LeftOutError
-from peer.rounds import SHORTEST, plan, take_turns
+from peer.rounds import SHORTEST, interleave, plan
 from peer.table import tables
 
 from dflash_compile.artifacts import ROOT
@@ -135,7 +135,7 @@ def run(given: argparse.Namespace) -> int:
         if not questions:
             raise UsageError(f"no prompt has an answer of {SHORTEST} tokens", fix="take other suites, or more prompts")
         engines = [*ours.values(), *others]
-        turns, failed = take_turns(engines, questions, given.rounds, say)
+        turns, failed = interleave(engines, questions, given.rounds, say)
     left_out += failed
     engines = [engine for engine in engines if engine.name not in {fault.name for fault in failed}]
     drafting = [engine.name for (_, way), engine in ours.items() if way == DFLASH]

@@ -54,7 +54,7 @@ def plan(plain: Sequence[Engine], suites: Sequence[tuple[str, Sequence[Sequence[
     return questions
 
 
-def take_turns(
+def interleave(
     engines: Sequence[Engine], questions: Sequence[Question], rounds: int, tick: Callable[[str], None]
 ) -> tuple[list[Turn], list[LeftOutError]]:
     """All answers, and the engines that failed on the way: their answers do not count. `tick` hears of every turn."""

@@ -53,7 +53,7 @@ def warm_up(sides: Mapping[str, Side], prompt: Prompt) -> None:
         side.run(prompt, WARM_UP_TOKENS)
 
 
-def take_turns(
+def interleave(
     sides: Mapping[str, Side],
     prompt: Prompt,
     max_new_tokens: int,

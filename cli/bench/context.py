@@ -8,7 +8,7 @@ from statistics import median
 from dflash_compile.runtime.errors import UsageError
 from dflash_compile.runtime.session import Session
 
-from .answers import Answers, take_turns, warm_up
+from .answers import Answers, interleave, warm_up
 from .records import ContextRecord, NeededRecord, WidthRecord
 from .run import Run
 from .sides import BASELINE, DFLASH, SessionSide, Side, widths
@@ -88,7 +88,7 @@ def measure_context(
     return context_record(
         asked,
         widths(session.manifest.pairing.block),
-        take_turns(sides, prompt, max_new_tokens, repeats, tick),
+        interleave(sides, prompt, max_new_tokens, repeats, tick),
         kv_bytes_per_token,
     )
 

@@ -10,7 +10,7 @@ from dflash_compile.runtime.errors import LengthError
 from dflash_compile.runtime.session import Session
 
 from ..progress import ProgressDisplay
-from .answers import take_turns, warm_up
+from .answers import interleave, warm_up
 from .cache import cache_record
 from .context import make_prompt, measure_context, prompt_length, turns
 from .machine_record import machine_record
@@ -120,7 +120,7 @@ def _suite(
     tick = _ticker(progress, f"suite {suite.name}", len(suite.prompts) * len(sides) * settings.repeats)
     warm_up(sides, suite.prompts[0])
     watch = MemoryWatch()
-    results = [take_turns(sides, prompt, settings.max_new_tokens, settings.repeats, tick) for prompt in suite.prompts]
+    results = [interleave(sides, prompt, settings.max_new_tokens, settings.repeats, tick) for prompt in suite.prompts]
     tick()
     return suite_record(suite.name, results, kv_bytes_per_token, watch.record())
 

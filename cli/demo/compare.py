@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from dflash_compile.runtime.session import Session
 
-from ..bench.answers import take_turns, warm_up
+from ..bench.answers import interleave, warm_up
 from ..bench.sides import BASELINE, BLOCKS, SessionSide, Side, drafting_sides
 from ..bench.tally import Tally
 from ..progress import ProgressDisplay
@@ -65,5 +65,5 @@ def compare(
 
 
 def _compare_one(sides: Mapping[str, Side], prompt: DemoPrompt, max_new_tokens: int, repeats: int) -> PromptResult:
-    answers = take_turns(sides, prompt.text, max_new_tokens, repeats)
+    answers = interleave(sides, prompt.text, max_new_tokens, repeats)
     return PromptResult(prompt, answers.runs[BLOCKS][0].text, answers.identical, answers.tally)

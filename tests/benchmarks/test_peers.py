@@ -15,7 +15,7 @@ from peer.conversion import gguf_form, made_once, work_folder
 from peer.figures import OVERALL, figures, leading
 from peer.finding import engine_files, read_class
 from peer.process import Answer, LeftOutError
-from peer.rounds import Question, Turn, plan, rotated, take_turns
+from peer.rounds import Question, Turn, interleave, plan, rotated
 from peer.table import tables
 from tiny import write_bundle
 
@@ -106,7 +106,7 @@ def test_nobody_is_asked_past_the_end_of_a_bundles_answer():
 def test_every_engine_has_every_turn_once_and_each_begins():
     log = []
     engines = [Replayed(name, range(50), log) for name in "abc"]
-    turns, failed = take_turns(engines, QUESTIONS, 3, lambda text: None)
+    turns, failed = interleave(engines, QUESTIONS, 3, lambda text: None)
     assert failed == []
     assert {(turn.engine, turn.question, turn.round) for turn in turns} == {
         (name, question, count) for name in "abc" for question in range(2) for count in range(3)

@@ -11,7 +11,7 @@ from tiny import BLOCK, CONTEXT, DIM, KV, write_bundle
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from dflash_compile.cli.bench import suite as suites
-from dflash_compile.cli.bench.answers import WARM_UP_TOKENS, Answers, take_turns, warm_up
+from dflash_compile.cli.bench.answers import WARM_UP_TOKENS, Answers, interleave, warm_up
 from dflash_compile.cli.bench.cache import cache_record
 from dflash_compile.cli.bench.context import context_record, make_prompt
 from dflash_compile.cli.bench.memory import MemoryWatch
@@ -43,7 +43,7 @@ def fake_session(right) -> Session:
 def measured(right, most=17):
     """The record of one prompt on fake engines, and the answers."""
     session = fake_session(right)
-    answers = take_turns({**drafting_sides(session), BASELINE: SessionSide(session, draft=False)}, PROMPT, most, 2)
+    answers = interleave({**drafting_sides(session), BASELINE: SessionSide(session, draft=False)}, PROMPT, most, 2)
     return suite_record("one", [answers], 10, NO_MEMORY), answers
 
 
@@ -200,7 +200,7 @@ def test_sides_take_turns_forth_and_back_after_a_warm_up_of_all():
     }
     warm_up(sides, "p")
     ticks = []
-    answers = take_turns(sides, "p", 9, 3, lambda: ticks.append(len(calls)))
+    answers = interleave(sides, "p", 9, 3, lambda: ticks.append(len(calls)))
     assert calls[:3] == [(name, "p", WARM_UP_TOKENS) for name in "abc"]
     assert [name for name, _, most in calls[3:] if most == 9] == list("abccbaabc")
     assert ticks == list(range(3, 12))
