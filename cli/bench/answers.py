@@ -10,7 +10,7 @@ from dflash_compile.runtime.text import Prompt
 
 from .run import Run
 from .sides import BASELINE, BLOCKS, DFLASH, Side
-from .tally import Tally
+from .totals import Totals
 
 WARM_UP_TOKENS = 16
 
@@ -27,12 +27,12 @@ class Answers:
         return len({run.tokens for runs in self.runs.values() for run in runs}) == 1
 
     @property
-    def tally(self) -> Tally:
+    def totals(self) -> Totals:
         """Counts of whole blocks; times of the session's own choice and of the baseline, medians over the
         repetitions.
         """
         first = self.runs[BLOCKS][0]
-        return Tally(
+        return Totals(
             tokens=len(first.tokens),
             decoded=first.decoded,
             cycles=first.statistics.cycles,

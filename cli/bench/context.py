@@ -13,7 +13,7 @@ from .records import ContextRecord, NeededRecord, WidthRecord
 from .run import Run
 from .sides import BASELINE, DFLASH, SessionSide, Side, widths
 from .spread import quartiles
-from .tally import ratio
+from .totals import ratio
 
 SPEEDUPS = (1.0, 1.2, 1.5, 1.9)
 SHORTEST = 16

@@ -10,13 +10,13 @@ from .records import MemoryRecord, SideRecord, SuiteRecord
 from .run import ROLES, Run
 from .sides import BASELINE, BLOCKS, DFLASH
 from .spread import quartiles, spread
-from .tally import Tally, ratio
+from .totals import Totals, ratio
 
 
 def suite_record(name: str, results: Sequence[Answers], kv_bytes_per_token: int, memory: MemoryRecord) -> SuiteRecord:
     """`results` holds the answers to every prompt, at least one, in order."""
-    tallies = [answers.tally for answers in results]
-    total = sum(tallies, start=Tally())
+    by_answer = [answers.totals for answers in results]
+    total = sum(by_answer, start=Totals())
     chosen = [answers.typical(DFLASH).statistics for answers in results]
     first = [answers.runs[DFLASH] for answers in results]
     looked_up = ratio(sum(run.looked_up_accepted for run in chosen), sum(run.tokens - 1 for run in chosen))
@@ -41,7 +41,7 @@ def suite_record(name: str, results: Sequence[Answers], kv_bytes_per_token: int,
             for plain, drafted in zip(answers.runs[BASELINE], answers.runs[DFLASH], strict=True)
             if drafted.decode_seconds > 0
         ),
-        worst_speedup=min((tally.speedup for tally in tallies if tally.speedup > 0), default=None),
+        worst_speedup=min((totals.speedup for totals in by_answer if totals.speedup > 0), default=None),
         ttft_ms=1000 * median(run.first_seconds for runs in first for run in runs),
         latency_ms=1000 * median(run.latency_seconds for runs in first for run in runs),
         longest=longest,

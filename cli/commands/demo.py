@@ -72,7 +72,7 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
             "prompt": result.prompt.text,
             "text": result.text,
             "identical": result.identical,
-            **result.tally.as_dict(),
+            **result.totals.as_dict(),
         }
         for result in comparison.results
     ]
@@ -112,8 +112,8 @@ def _table(comparison: Comparison) -> Any:
     table = Table("prompt", box=None)
     for name in ("tokens", "τ", "DFlash tok/s", "plain tok/s", "speed-up", "same text"):
         table.add_column(name, justify="right")
-    rows = [(result.prompt.kind, result.tally, result.identical) for result in comparison.results]
-    for name, tally, same in [*rows, ("all", comparison.total, comparison.lossless)]:
-        speeds = (f"{tally.tokens_per_second:.1f}", f"{tally.baseline_tokens_per_second:.1f}", f"{tally.speedup:.2f}×")
-        table.add_row(name, str(tally.tokens), f"{tally.tau:.2f}", *speeds, "yes" if same else "NO")
+    rows = [(result.prompt.kind, result.totals, result.identical) for result in comparison.results]
+    for name, it, same in [*rows, ("all", comparison.total, comparison.lossless)]:
+        speeds = (f"{it.tokens_per_second:.1f}", f"{it.baseline_tokens_per_second:.1f}", f"{it.speedup:.2f}×")
+        table.add_row(name, str(it.tokens), f"{it.tau:.2f}", *speeds, "yes" if same else "NO")
     return table

@@ -14,7 +14,7 @@ from dflash_compile.runtime.session import Session
 
 from ..bench.answers import interleave, warm_up
 from ..bench.sides import BASELINE, BLOCKS, SessionSide, Side, drafting_sides
-from ..bench.tally import Tally
+from ..bench.totals import Totals
 from ..progress import ProgressDisplay
 from .prompts import DemoPrompt
 
@@ -29,7 +29,7 @@ class PromptResult:
     text: str
     identical: bool
     """every repetition of every side gave the same token ids"""
-    tally: Tally
+    totals: Totals
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class Comparison:
         return all(result.identical for result in self.results)
 
     @property
-    def total(self) -> Tally:
+    def total(self) -> Totals:
         """Of all prompts: every token weighs the same, so long answers count for more."""
-        return sum((result.tally for result in self.results), start=Tally())
+        return sum((result.totals for result in self.results), start=Totals())
 
 
 def compare(
@@ -66,4 +66,4 @@ def compare(
 
 def _compare_one(sides: Mapping[str, Side], prompt: DemoPrompt, max_new_tokens: int, repeats: int) -> PromptResult:
     answers = interleave(sides, prompt.text, max_new_tokens, repeats)
-    return PromptResult(prompt, answers.runs[BLOCKS][0].text, answers.identical, answers.tally)
+    return PromptResult(prompt, answers.runs[BLOCKS][0].text, answers.identical, answers.totals)

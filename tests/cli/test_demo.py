@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import dflash_compile.cli.demo.compare as comparing
-from dflash_compile.cli.bench.tally import Tally
+from dflash_compile.cli.bench.totals import Totals
 from dflash_compile.cli.commands.demo import as_dict, verdict
 from dflash_compile.cli.demo.compare import Comparison, PromptResult, compare
 from dflash_compile.cli.demo.prompts import PROMPTS, DemoPrompt
@@ -73,10 +73,10 @@ def test_figures_come_from_the_median_of_each_side():
 
 
 def test_totals_weigh_every_token_alike():
-    long, short = Tally(101, 100, 25, 1.0, 3.0), Tally(11, 10, 10, 1.0, 1.0)
+    long, short = Totals(101, 100, 25, 1.0, 3.0), Totals(11, 10, 10, 1.0, 1.0)
     assert (long + short).tau == 110 / 35
     assert (long + short).speedup == 2.0
-    assert Tally().as_dict()["speedup"] == 0.0
+    assert Totals().as_dict()["speedup"] == 0.0
 
 
 @pytest.mark.parametrize("side", SIDES)
@@ -92,7 +92,7 @@ def test_one_other_token_in_any_run_is_not_lossless(side, turn, other):
 
 
 def _comparison(seconds: float, identical: bool = True) -> Comparison:
-    return Comparison((PromptResult(FEW[0], "text", identical, Tally(11, 10, 5, seconds, 1.0)),))
+    return Comparison((PromptResult(FEW[0], "text", identical, Totals(11, 10, 5, seconds, 1.0)),))
 
 
 def test_the_verdict_says_when_drafting_does_not_help():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Tally:
+class Totals:
     """One answer or several.
 
     The first token of an answer comes from prefill, so it counts in `tokens` but not in `decoded`.
@@ -21,8 +21,8 @@ class Tally:
     baseline_seconds: float = 0.0
     """of decoding the same tokens without it"""
 
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(
+    def __add__(self, other: Totals) -> Totals:
+        return Totals(
             self.tokens + other.tokens,
             self.decoded + other.decoded,
             self.cycles + other.cycles,
