@@ -25,8 +25,8 @@ from typing import Any
 
 from bundle.answers import SUITES, Variant, interleave
 
-from dflash_compile.cli.bench.sides import widths
 from dflash_compile.cli.bench.suite import open_suites
+from dflash_compile.cli.bench.variants import widths
 from dflash_compile.cli.compiled_target import open_compiled_target
 from dflash_compile.compile.build import BuildOptions, build
 from dflash_compile.export import open_drafter, open_target

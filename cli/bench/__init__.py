@@ -1,3 +1,3 @@
-"""What `dflash-compile bench` does, without the drawing: prompts, sides that take turns, figures, and the documents
+"""What `dflash-compile bench` does, without the drawing: prompts, variants that take turns, figures, and the documents
 they go into.
 """

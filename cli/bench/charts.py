@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter, ScalarFormatter
 
 from .records import ContextRecord, SpreadRecord, SuiteRecord
-from .sides import BASELINE, BLOCKS, DFLASH
+from .variants import BASELINE, BLOCKS, DFLASH
 
 SIDE_COLOURS = {DFLASH: "#0072b2", BLOCKS: "#56b4e9", BASELINE: "#999999"}
 ROLE_COLOURS = {"inject": "#cc79a7", "draft": "#e69f00", "verify": "#0072b2", "decode": "#999999", "host": "#000000"}

@@ -11,9 +11,9 @@ from dflash_compile.runtime.session import Session
 from .answers import Answers, interleave, warm_up
 from .records import ContextRecord, NeededRecord, WidthRecord
 from .run import Run
-from .sides import BASELINE, DFLASH, SessionSide, Side, widths
 from .spread import quartiles
 from .totals import ratio
+from .variants import BASELINE, DFLASH, SessionVariant, Variant, widths
 
 SPEEDUPS = (1.0, 1.2, 1.5, 1.9)
 SHORTEST = 16
@@ -72,7 +72,7 @@ def make_prompt(encode: Callable[[str], list[int]], texts: Sequence[str], length
 
 def measure_context(
     session: Session,
-    baseline: Side,
+    baseline: Variant,
     asked: int,
     prompt: Sequence[int],
     max_new_tokens: int,
@@ -81,14 +81,14 @@ def measure_context(
     tick: Callable[[], None],
 ) -> ContextRecord:
     """DFlash, every width and the baseline by turns on `prompt`, after a warm-up of all."""
-    fixed = {_name(width): SessionSide(session, block=width) for width in widths(session.manifest.pairing.block)}
-    sides: dict[str, Side] = {DFLASH: SessionSide(session), **fixed, BASELINE: baseline}
+    fixed = {_name(width): SessionVariant(session, block=width) for width in widths(session.manifest.pairing.block)}
+    variants: dict[str, Variant] = {DFLASH: SessionVariant(session), **fixed, BASELINE: baseline}
     tick()
-    warm_up(sides, prompt)
+    warm_up(variants, prompt)
     return context_record(
         asked,
         widths(session.manifest.pairing.block),
-        interleave(sides, prompt, max_new_tokens, repeats, tick),
+        interleave(variants, prompt, max_new_tokens, repeats, tick),
         kv_bytes_per_token,
     )
 

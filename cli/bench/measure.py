@@ -16,15 +16,15 @@ from .context import make_prompt, measure_context, prompt_length, turns
 from .machine_record import machine_record
 from .memory import MemoryWatch
 from .records import BenchRecord, BundleRecord, ContextRecord, MachineRecord, SettingsRecord, SuiteRecord
-from .sides import BASELINE, Side, drafting_sides
 from .suite import Suite
 from .suite_record import suite_record
+from .variants import BASELINE, Variant, drafting_variants
 
 
 def bench(
     path: Path,
     session: Session,
-    baseline: Side,
+    baseline: Variant,
     suites: Sequence[Suite],
     lengths: Sequence[int],
     settings: SettingsRecord,
@@ -46,8 +46,8 @@ def bench(
             if size < asked
         ),
     ]
-    sides = {**drafting_sides(session), BASELINE: baseline}
-    measured = [_suite(suite, sides, settings, bundle.cache.bytes_per_token, progress) for suite in fitting]
+    variants = {**drafting_variants(session), BASELINE: baseline}
+    measured = [_suite(suite, variants, settings, bundle.cache.bytes_per_token, progress) for suite in fitting]
     texts = [prompt for suite in fitting for prompt in suite.prompts]
     contexts = list(
         _contexts(
@@ -112,22 +112,24 @@ def fit(session: Session, suites: Sequence[Suite]) -> tuple[list[Suite], list[st
 
 def _suite(
     suite: Suite,
-    sides: Mapping[str, Side],
+    variants: Mapping[str, Variant],
     settings: SettingsRecord,
     kv_bytes_per_token: int,
     progress: ProgressDisplay,
 ) -> SuiteRecord:
-    tick = _ticker(progress, f"suite {suite.name}", len(suite.prompts) * len(sides) * settings.repeats)
-    warm_up(sides, suite.prompts[0])
+    tick = _ticker(progress, f"suite {suite.name}", len(suite.prompts) * len(variants) * settings.repeats)
+    warm_up(variants, suite.prompts[0])
     watch = MemoryWatch()
-    results = [interleave(sides, prompt, settings.max_new_tokens, settings.repeats, tick) for prompt in suite.prompts]
+    results = [
+        interleave(variants, prompt, settings.max_new_tokens, settings.repeats, tick) for prompt in suite.prompts
+    ]
     tick()
     return suite_record(suite.name, results, kv_bytes_per_token, watch.record())
 
 
 def _contexts(
     session: Session,
-    baseline: Side,
+    baseline: Variant,
     sizes: Mapping[int, int],
     prompt: Callable[[int], list[int]],
     settings: SettingsRecord,

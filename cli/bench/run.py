@@ -1,4 +1,4 @@
-"""One answer of one side: its tokens, and where its time went."""
+"""One answer of one variant: its tokens, and where its time went."""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@ from statistics import median
 from .answers import Answers
 from .records import MemoryRecord, SideRecord, SuiteRecord
 from .run import ROLES, Run
-from .sides import BASELINE, BLOCKS, DFLASH
 from .spread import quartiles, spread
 from .totals import Totals, ratio
+from .variants import BASELINE, BLOCKS, DFLASH
 
 
 def suite_record(name: str, results: Sequence[Answers], kv_bytes_per_token: int, memory: MemoryRecord) -> SuiteRecord:

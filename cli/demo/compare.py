@@ -1,8 +1,8 @@
 """DFlash against plain decoding on the same bundle: the same tokens, and how long each took.
 
-Three sides take turns on every prompt, so that whatever else the machine does falls on all alike: whole blocks, which
-show what the drafter can do (τ); the default, in which the session decides how wide to draft and whether (speed); and
-plain decoding.
+Three variants take turns on every prompt, so that whatever else the machine does falls on all alike: whole blocks,
+which show what the drafter can do (τ); the default, in which the session decides how wide to draft and whether (speed);
+and plain decoding.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from dflash_compile.runtime.session import Session
 
 from ..bench.answers import interleave, warm_up
-from ..bench.sides import BASELINE, BLOCKS, SessionSide, Side, drafting_sides
 from ..bench.totals import Totals
+from ..bench.variants import BASELINE, BLOCKS, SessionVariant, Variant, drafting_variants
 from ..progress import ProgressDisplay
 from .prompts import DemoPrompt
 
@@ -23,12 +23,12 @@ STEP = "generating with and without the drafter"
 
 @dataclass(frozen=True)
 class PromptResult:
-    """One prompt on all sides; its times are medians over the repetitions."""
+    """One prompt on all variants; its times are medians over the repetitions."""
 
     prompt: DemoPrompt
     text: str
     identical: bool
-    """every repetition of every side gave the same token ids"""
+    """every repetition of every variant gave the same token ids"""
     totals: Totals
 
 
@@ -40,7 +40,7 @@ class Comparison:
 
     @property
     def lossless(self) -> bool:
-        """All token ids of all sides are equal."""
+        """All token ids of all variants are equal."""
         return all(result.identical for result in self.results)
 
     @property
@@ -52,18 +52,20 @@ class Comparison:
 def compare(
     session: Session, prompts: Sequence[DemoPrompt], max_new_tokens: int, repeats: int, progress: ProgressDisplay
 ) -> Comparison:
-    """Generate greedily for every prompt, `repeats` times on each side, taking turns."""
-    sides = {**drafting_sides(session), BASELINE: SessionSide(session, draft=False)}
+    """Generate greedily for every prompt, `repeats` times on each variant, taking turns."""
+    variants = {**drafting_variants(session), BASELINE: SessionVariant(session, draft=False)}
     progress("warming up")
-    warm_up(sides, prompts[0].text)
+    warm_up(variants, prompts[0].text)
     results = []
     for number, prompt in enumerate(prompts):
         progress(STEP, number, len(prompts))
-        results.append(_compare_one(sides, prompt, max_new_tokens, repeats))
+        results.append(_compare_one(variants, prompt, max_new_tokens, repeats))
     progress(STEP, len(prompts), len(prompts))
     return Comparison(tuple(results))
 
 
-def _compare_one(sides: Mapping[str, Side], prompt: DemoPrompt, max_new_tokens: int, repeats: int) -> PromptResult:
-    answers = interleave(sides, prompt.text, max_new_tokens, repeats)
+def _compare_one(
+    variants: Mapping[str, Variant], prompt: DemoPrompt, max_new_tokens: int, repeats: int
+) -> PromptResult:
+    answers = interleave(variants, prompt.text, max_new_tokens, repeats)
     return PromptResult(prompt, answers.runs[BLOCKS][0].text, answers.identical, answers.totals)

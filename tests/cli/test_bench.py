@@ -17,7 +17,7 @@ import dflash_compile.cli.bench.report as reporting
 from dflash_compile.artifacts import ROOT
 from dflash_compile.cli.bench.baselines import baseline_names, find_baseline
 from dflash_compile.cli.bench.schema import bench_schema
-from dflash_compile.cli.bench.sides import BASELINE, BLOCKS, DFLASH, SessionSide
+from dflash_compile.cli.bench.variants import BASELINE, BLOCKS, DFLASH, SessionVariant
 
 FEW = ("--max-new-tokens", "8", "--repeats", "2")
 
@@ -88,14 +88,14 @@ def test_people_see_tables_and_the_verdict_last(bench):
 
 @pytest.mark.parametrize("wrong", ["drafted", "plain"])
 def test_one_other_token_of_any_side_fails_the_check(bench, monkeypatch, wrong):
-    honest = SessionSide.run
+    honest = SessionVariant.run
 
     def run(side, prompt, max_new_tokens):
         answer = honest(side, prompt, max_new_tokens)
         lies = side.draft == (wrong == "drafted") and prompt == "bye"
         return dataclasses.replace(answer, tokens=(*answer.tokens[:-1], answer.tokens[-1] + 1)) if lies else answer
 
-    monkeypatch.setattr(SessionSide, "run", run)
+    monkeypatch.setattr(SessionVariant, "run", run)
     result = bench("--json")
     assert result.code == 1
     assert (result.document["lossless"], result.document["suites"][0]["differing"]) == (False, [1])

@@ -17,10 +17,10 @@ from dflash_compile.cli.bench.context import context_record, make_prompt
 from dflash_compile.cli.bench.memory import MemoryWatch
 from dflash_compile.cli.bench.records import MemoryRecord, SpreadRecord
 from dflash_compile.cli.bench.run import Run
-from dflash_compile.cli.bench.sides import BASELINE, BLOCKS, DFLASH, SessionSide, drafting_sides, widths
 from dflash_compile.cli.bench.spread import quartiles, spread
 from dflash_compile.cli.bench.suite import Suite, open_suites, suite_names
 from dflash_compile.cli.bench.suite_record import suite_record
+from dflash_compile.cli.bench.variants import BASELINE, BLOCKS, DFLASH, SessionVariant, drafting_variants, widths
 from dflash_compile.runtime.bundle.read import read_manifest
 from dflash_compile.runtime.engines import Engines
 from dflash_compile.runtime.errors import UsageError
@@ -43,7 +43,9 @@ def fake_session(right) -> Session:
 def measured(right, most=17):
     """The record of one prompt on fake engines, and the answers."""
     session = fake_session(right)
-    answers = interleave({**drafting_sides(session), BASELINE: SessionSide(session, draft=False)}, PROMPT, most, 2)
+    answers = interleave(
+        {**drafting_variants(session), BASELINE: SessionVariant(session, draft=False)}, PROMPT, most, 2
+    )
     return suite_record("one", [answers], 10, NO_MEMORY), answers
 
 

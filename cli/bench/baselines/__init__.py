@@ -12,7 +12,7 @@ from typing import Protocol, cast
 from dflash_compile.runtime.errors import UsageError
 from dflash_compile.runtime.session import Session
 
-from ..sides import Side
+from ..variants import Variant
 
 
 class Baseline(Protocol):
@@ -21,10 +21,10 @@ class Baseline(Protocol):
     SUMMARY: str
     """what it is, for the reader of a report"""
 
-    def open_baseline(self, bundle: Path, session: Session) -> AbstractContextManager[Side]:
-        """The side itself, for as long as the context lasts. `session` is the loaded `bundle`.
+    def open_baseline(self, bundle: Path, session: Session) -> AbstractContextManager[Variant]:
+        """The variant itself, for as long as the context lasts. `session` is the loaded `bundle`.
 
-        Raises `IncompatibleError` where this bundle or machine has no such side.
+        Raises `IncompatibleError` where this bundle or machine has no such variant.
         """
         ...
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from dflash_compile.runtime.session import Session
 
-from ..sides import SessionSide, Side
+from ..variants import SessionVariant, Variant
 
 SUMMARY = "plain decoding on the same bundle"
 
 
-def open_baseline(bundle: Path, session: Session) -> AbstractContextManager[Side]:
+def open_baseline(bundle: Path, session: Session) -> AbstractContextManager[Variant]:
     """`session` without its drafter."""
-    return nullcontext(SessionSide(session, draft=False))
+    return nullcontext(SessionVariant(session, draft=False))

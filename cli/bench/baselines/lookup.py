@@ -9,11 +9,11 @@ from pathlib import Path
 
 from dflash_compile.runtime.session import Session
 
-from ..sides import SessionSide, Side
+from ..variants import SessionVariant, Variant
 
 SUMMARY = "decoding with look-ups, without the drafter, on the same bundle"
 
 
-def open_baseline(bundle: Path, session: Session) -> AbstractContextManager[Side]:
+def open_baseline(bundle: Path, session: Session) -> AbstractContextManager[Variant]:
     """`session` without its drafter, looking up."""
-    return nullcontext(SessionSide(session, draft=False, lookup=True))
+    return nullcontext(SessionVariant(session, draft=False, lookup=True))

@@ -1,4 +1,4 @@
-"""The sides of a comparison: ways to answer the same prompt greedily with the same weights."""
+"""The variants of a comparison: ways to answer the same prompt greedily with the same weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BLOCKS: Final = "blocks"
 BASELINE: Final = "baseline"
 
 
-class Side(Protocol):
+class Variant(Protocol):
     """Answers a prompt greedily."""
 
     def run(self, prompt: Prompt, max_new_tokens: int) -> Run:
@@ -29,7 +29,7 @@ class Side(Protocol):
 
 
 @dataclass(frozen=True)
-class SessionSide:
+class SessionVariant:
     """A loaded bundle, used in one of its ways."""
 
     session: Session
@@ -63,9 +63,9 @@ class SessionSide:
         return Run(tuple(tokens), text, began - asked, latency, begun, session.statistics)
 
 
-def drafting_sides(session: Session) -> dict[str, Side]:
+def drafting_variants(session: Session) -> dict[str, Variant]:
     """Both ways to draft."""
-    return {BLOCKS: SessionSide(session, block=session.manifest.pairing.block), DFLASH: SessionSide(session)}
+    return {BLOCKS: SessionVariant(session, block=session.manifest.pairing.block), DFLASH: SessionVariant(session)}
 
 
 def widths(block: int) -> Sequence[int]:
