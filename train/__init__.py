@@ -1,5 +1,5 @@
 """The DFlash training recipe: responses, features, drafter training, evaluation.
 
-Knows nothing about engines or bundles: it works on torch modules and writes a
-drafter checkpoint in the z-lab layout.
+Trains torch modules and writes a drafter checkpoint in the layout that its options need. Knows nothing of bundles or
+back-ends: where a compiled target makes the data, it is handed in (`compiled_target.py`).
 """
