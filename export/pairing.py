@@ -223,7 +223,13 @@ def check_context(c: Candidates) -> str | None:
             why=f"one block alone is {c.d.block} rows",
             fix=f"ask for more than {c.d.block}",
         )
-    return None
+    most = c.d.max_positions
+    return (
+        f"the drafter was made for {most} positions, {c.t.name} for {c.t.max_positions}: the bundle holds {c.context}"
+        " tokens, prompt and answer together, and no --max-context makes it more"
+        if c.context == most < c.t.max_positions
+        else None
+    )
 
 
 def check_rope(c: Specs) -> str | None:

@@ -46,7 +46,7 @@ def plan_limits(request: Request, target: TargetEngine, eos_ids: Sequence[int]) 
     if prompt_tokens > target.context:
         raise LengthError(
             f"the prompt has {prompt_tokens} tokens; the bundle holds {target.context}, prompt and answer together",
-            fix="shorten it, or build the bundle with a larger --max-context",
+            fix="shorten it, or build with more --max-context, as far as both models were made for it",
         )
     room = max(target.context - prompt_tokens - target.min_verify_rows + 2, 1)
     if request.max_new_tokens is not None and request.max_new_tokens <= room:

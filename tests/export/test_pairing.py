@@ -72,6 +72,15 @@ def test_a_broken_clause_is_named(targets: dict[str, Path], tmp_path: Path, opti
     assert said in refused(targets["llama"], write_drafter(tmp_path / "d", targets["llama"], **options)).what
 
 
+def test_a_drafter_of_fewer_positions_than_its_target_is_noted(targets: dict[str, Path], tmp_path: Path) -> None:
+    target = open_target(targets["llama"])
+    drafter = open_drafter(write_drafter(tmp_path / "d", targets["llama"], max_position_embeddings=64))
+    pairing = pair(target, drafter)
+    assert pairing.context == 64
+    assert ["made for 64 positions" in warning for warning in pairing.warnings] == [True]
+    assert pair(target, drafter, 40).warnings == ()
+
+
 def test_the_last_layer_can_be_tapped_behind_the_final_norm(targets: dict[str, Path], tmp_path: Path) -> None:
     drafter = open_drafter(write_drafter(tmp_path / "d", targets["llama"], taps=(0, 3)))
     assert ["final norm" in warning for warning in pair(open_target(targets["llama"]), drafter).warnings] == [True]
