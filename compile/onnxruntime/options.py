@@ -20,6 +20,8 @@ GROUPS = (64, 32, 128, 256)
 """numbers that may share a scale, the default first: the larger, the faster on CPU and the less exact"""
 _GROUPED = "int4"
 """the precision whose weights share scales in groups"""
+_HEAD_STEP = 16
+"""columns that the fused attention rotates at once"""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,12 @@ class Options(BackendOptions):
         return _GROUPED in (self.precision, self.drafter_precision)
 
     def for_models(self, models: Models) -> Self:
-        """The same with calibration texts made. Raises `UsageError` for drafts that cannot be refined so often."""
+        """The same with calibration texts made.
+
+        Raises `UsageError` for drafts that cannot be refined so often and for heads that no kernel takes.
+        """
+        if not self.portable:
+            _check_heads(models)
         if self.refine > max(models.block - 2, 0):
             raise UsageError(
                 f"{self.refine} refinements of a block of {models.block} rows",
@@ -112,3 +119,15 @@ class Options(BackendOptions):
         if self.precision == _GROUPED:
             names["group_size"] = "group size"
         return {title: (there.get(name), here.get(name)) for name, title in names.items()}
+
+
+def _check_heads(models: Models) -> None:
+    """The fused attention kernels rotate heads in pieces of `_HEAD_STEP` columns."""
+    for name, spec in (("target", models.target.spec), ("drafter", models.drafter.spec)):
+        if spec.head_dim % _HEAD_STEP:
+            raise UsageError(
+                f"the {name}'s heads are {spec.head_dim} wide",
+                where=f"{spec.name}: head_dim",
+                why=f"ONNX Runtime's attention takes heads of {_HEAD_STEP}, {2 * _HEAD_STEP}, … columns",
+                fix="build with --portable --precision fp32, which attends with standard operators and is slower",
+            )
