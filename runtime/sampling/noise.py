@@ -49,8 +49,9 @@ def words_of(seed: int, position: int, tokens: Ids) -> Words:
 
 def noise_of(words: Words) -> Noise:
     """-ln(-ln u) of the uniform number u that each word stands for."""
-    uniform: Noise = (words.astype(np.float64) + 0.5) * 2.0**-32
-    return -np.log(-np.log(uniform))
+    uniform = (words.astype(np.float64) + 0.5) * 2.0**-32
+    noise: Noise = -np.log(-np.log(uniform))
+    return noise
 
 
 def _blocks(seed: int, position: int, counters: Words) -> tuple[Words, Words, Words, Words]:

@@ -36,7 +36,8 @@ def _largest(scores: Row, largest: float, count: int) -> Ids:
     for ids in _near(scores, largest):
         if len(ids) >= count:
             near = scores[ids]
-            return ids[near >= np.partition(near, len(near) - count)[len(near) - count]]
+            among: Ids = ids[near >= np.partition(near, len(near) - count)[len(near) - count]]
+            return among
     raise AssertionError("the last of them are all")
 
 

@@ -138,7 +138,8 @@ class _Target(TargetEngine):
         return self._taps
 
     def _logits_impl(self, row: int) -> NDArray[np.float32]:
-        return self._logits.read((row + 1, self.vocab))[row].astype(np.float32, copy=False)
+        row_of: NDArray[np.float32] = self._logits.read((row + 1, self.vocab))[row].astype(np.float32, copy=False)
+        return row_of
 
     def _run(
         self, tokens: Sequence[int], position: int, pick: Buffer, picked: int, keep: int, given: bool = False
