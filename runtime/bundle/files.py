@@ -26,6 +26,7 @@ def confine(root: Path, relative: str) -> Path:
     """The path of `relative` inside the bundle `root`.
 
     Raises `BundleError` for an absolute path, a `..`, a backslash or drive letter, or a link that leads outside.
+    In the hub's cache, files are links into the `blobs` beside all snapshots of the repository.
     """
     parts = PurePosixPath(relative).parts
     if (
@@ -44,7 +45,8 @@ def confine(root: Path, relative: str) -> Path:
         )
     path = root.joinpath(*parts)
     try:
-        inside = path.resolve().is_relative_to(root.resolve())
+        file = path.resolve()
+        inside = file.is_relative_to(root.resolve()) or file.parent == _blobs(root)
     except (OSError, RuntimeError) as fault:  # RuntimeError: links in a circle, before Python 3.13
         raise BundleError(
             "a file of the bundle cannot be found", where=str(path), why=str(fault), fix=_AGAIN
@@ -54,9 +56,15 @@ def confine(root: Path, relative: str) -> Path:
             "a link in the bundle leads outside it",
             where=str(path),
             why="a bundle may only read its own files",
-            fix="replace it by the file itself",
+            fix="replace it by the file itself; from the hub: snapshot_download(…, local_dir=…)",
         )
     return path
+
+
+def _blobs(root: Path) -> Path | None:
+    """Where the files of `root` are if it is a snapshot in the cache of the Hugging Face hub: that is made of links."""
+    repository = root.resolve().parent.parent
+    return repository / "blobs" if root.resolve().parent.name == "snapshots" else None
 
 
 def sha256(path: Path) -> str:

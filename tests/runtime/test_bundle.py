@@ -225,6 +225,25 @@ def test_links_stay_inside(tiny_bundle, tmp_path):
         open_bundle(tiny_bundle)
 
 
+def test_a_snapshot_in_the_hubs_cache_opens(tiny_bundle, tmp_path):
+    cache = tmp_path / "models--a--b"
+    snapshot = cache / "snapshots" / "0123"
+    (cache / "blobs").mkdir(parents=True)
+    for number, file in enumerate(sorted(path for path in tiny_bundle.rglob("*") if path.is_file())):
+        blob, link = cache / "blobs" / f"{number:064x}", snapshot / file.relative_to(tiny_bundle)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        file.rename(blob)
+        link.symlink_to(blob)
+    assert open_bundle(snapshot)
+    outside = tmp_path / "models--other" / "blobs" / "0"
+    outside.parent.mkdir(parents=True)
+    (snapshot / FILES[0]).resolve().rename(outside)
+    (snapshot / FILES[0]).unlink()
+    (snapshot / FILES[0]).symlink_to(outside)
+    with pytest.raises(BundleError, match="link"):
+        open_bundle(snapshot)
+
+
 def test_links_in_a_circle(tiny_bundle):
     file = tiny_bundle / "tokenizer" / "chat_template.jinja"
     file.unlink()
