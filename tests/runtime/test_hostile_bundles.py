@@ -152,7 +152,9 @@ def test_a_manifest_without_end(tiny_bundle, monkeypatch):
     assert "more than" in caught.value.why
 
 
-@pytest.mark.parametrize("path", [None, 3, b"x", [], "a\0b", object()], ids=repr)
+@pytest.mark.parametrize(
+    "path", [None, 3, b"x", [], "a\0b", object()], ids=["none", "number", "bytes", "list", "nul", "object"]
+)
 def test_what_is_no_path(path):
     with pytest.raises(UsageError, match="no path"):
         load(path)
