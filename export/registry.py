@@ -1,7 +1,8 @@
 """Finding a file of a package by name. Knows nothing about what the files do.
 
-A layout or dialect is one module with `SIGN` (what such a folder or file looks like), `recognise(path)`, which returns
-the reason it matches or None, and `open_checkpoint(path)`; one of drafters also has `specify(path)`, the spec alone.
+A layout or dialect is one module with `SIGN` (what such a folder or file looks like; empty where none opens),
+`recognise(path)`, which returns the reason it matches or None, and `open_checkpoint(path)`; one of drafters also has
+`specify(path)`, the spec alone.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def the_one_for(package: str, path: Path, kind: str) -> ModuleType:
     raise CheckpointError(
         f"this is no {kind} in a known layout",
         where=str(path),
-        why="looked for " + "; ".join(f"{_short(module)}: {module.SIGN}" for module in modules),
+        why="looked for " + "; ".join(f"{_short(module)}: {module.SIGN}" for module in modules if module.SIGN),
         fix=f"check the path, or convert the {kind} to one of these layouts",
     )
 

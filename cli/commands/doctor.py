@@ -84,7 +84,7 @@ def problems(machine: Machine) -> list[Problem]:
 
 def _facts(machine: Machine) -> list[str]:
     engines = {
-        name: ", ".join(f"{key} {value}" for key, value in state.versions.items()) or "not installed"
+        name: ", ".join(f"{key} {value}" for key, value in state.versions.items()) or f"not installed: {state.install}"
         for name, state in machine.backends.items()
     }
     rows = {

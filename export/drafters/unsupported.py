@@ -12,7 +12,7 @@ from dflash_compile.runtime.errors import CheckpointError
 
 from ..checkpoints.files import read_json
 
-SIGN = "nothing that can be opened"
+SIGN = ""  # not a layout to look for
 
 Config = Mapping[str, Any]
 

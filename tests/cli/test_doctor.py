@@ -21,6 +21,7 @@ HEALTHY = replace(
     demo_model=True,
 )
 NO_ENGINE = {"engine": BackendState({}, (), "pip install engine-lib")}
+LACKING = {"other": BackendState({}, (), "pip install other-lib")}
 CONFLICT = {
     "engine": BackendState(
         {"engine-lib": "1.0", "engine-lib-gpu": "1.0"}, ("both are installed",), "pip install engine-lib"
@@ -85,6 +86,11 @@ def test_this_machine_is_described():
 def test_memory_that_the_system_does_not_tell_is_unknown_not_a_crash(cli, monkeypatch):
     monkeypatch.setattr(machines, "examine", lambda: replace(HEALTHY, memory_available=None))
     assert "unknown available" in cli("doctor").out
+
+
+def test_a_back_end_that_is_not_there_says_how_to_install_it(cli, monkeypatch):
+    monkeypatch.setattr(machines, "examine", lambda: replace(HEALTHY, backends={**HEALTHY.backends, **LACKING}))
+    assert re.search(r"^back-end other +not installed: pip install other-lib$", cli("doctor").out, re.MULTILINE)
 
 
 def test_the_cache_is_shown_and_emptied_when_asked(cli, monkeypatch, tmp_path):

@@ -242,3 +242,9 @@ def test_a_tap_that_was_not_shifted_is_found_where_it_can_be(target: Path, tmp_p
     shifted = open_drafter(write_gguf_drafter(tmp_path / "d.gguf", drafter, extra={"target_layers": [2, 5]}))
     with pytest.raises(PairingError, match="not layers of the target"):
         pair(open_target(target), shifted)
+
+
+def test_what_is_no_drafter_is_told_the_layouts_that_can_be_opened(target: Path) -> None:
+    with pytest.raises(CheckpointError, match="zlab_v1: a directory") as caught:
+        open_drafter(target)
+    assert "unsupported" not in str(caught.value)
