@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
-import sys
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING, cast
 
 import models
 import pytest
+from bundle.answers import Variant
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "shapes.py"
+from dflash_compile.runtime.statistics import Statistics
+
+if TYPE_CHECKING:
+    from dflash_compile.runtime.session import Session
 
 
 @pytest.fixture(scope="module")
 def shapes() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("shapes_script", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("shapes")
 
 
 @pytest.mark.slow
@@ -53,8 +51,8 @@ def test_every_shape_is_trained_built_and_timed_once(
         "4",
         "--steps",
         "2",
-        "--suites",
-        str(tmp_path / "suite"),
+        "--suite",
+        str(tmp_path / "suite" / "a.txt"),
     ]
     command += ["--max-new-tokens", "12", "--json", *(word for value in small for word in ("--set", value))]
     assert shapes.main(command) == 0
@@ -94,8 +92,8 @@ def test_what_cannot_be_tried_is_refused_before_anything_is_written(
         "3",
         "--steps",
         "2",
-        "--suites",
-        str(tmp_path),
+        "--suite",
+        str(tmp_path / "a.txt"),
     ]
     assert shapes.main([*command, *wrong]) == 2
     assert says in capsys.readouterr().err
@@ -115,7 +113,17 @@ def test_the_fastest_comes_first(shapes: ModuleType) -> None:
     assert "1.25" in lines[0], "the cycle costs 1.25 plain ones"
 
 
-def test_a_width_counts_all_tokens_and_the_median_answers_cost(shapes: ModuleType) -> None:
-    disturbed = shapes.Spent(tokens=10, cycles=10, cpu=9.0)
-    found = shapes.row(2, [shapes.Spent(30, 20, 0.2), shapes.Spent(20, 20, 0.4), disturbed])
-    assert found == {"width": 2, "tau": 1.2, "cycle_cpu_ms": 20.0, "tokens_per_cpu_second": 60.0}
+def test_a_width_counts_all_tokens_and_the_median_answers_cost() -> None:
+    def answer(tokens: int, cycles: int) -> Statistics:
+        return Statistics(
+            tokens + 1, tokens + 1, cycles, (cycles,), (tokens - cycles,), 0.0, 0.1, {"draft": 0.01}, None
+        )
+
+    variant = Variant(cast("Session", None), 2, [answer(30, 20), answer(20, 20), answer(10, 10)], [0.2, 0.4, 9.0])
+    row = variant.row()
+    assert {name: row[name] for name in ("width", "tau", "cycle_cpu_ms")} == {
+        "width": 2,
+        "tau": 1.2,
+        "cycle_cpu_ms": 20,
+    }
+    assert row["tokens_per_cpu_second"] == 60
