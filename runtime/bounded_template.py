@@ -24,6 +24,8 @@ from .template_budget import MOST_NUMBER, Budget, refuse, weight_of_int
 _PERCENT = re.compile(r"%(?:\([^)]*\))?[-+ #0]*(\*|\d*)(?:\.(\*|\d*))?")
 # Their regular expressions can take the square of a text's length; no published chat template uses one.
 _LEFT_OUT = ("urlize", "xmlattr", "striptags", "wordwrap")
+_MOST_FILL = 16
+"""characters of an indent, or of what separates values, in JSON"""
 _GROWING = frozenset({"replace", "join", "indent", "format"})
 
 
@@ -220,6 +222,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         for value in (*rest, *kwargs.values()):
             if isinstance(value, int) and abs(value) > MOST_NUMBER:
                 refuse(f"{name} with {value}")
+            if name == "tojson" and _fill(value) > _MOST_FILL:
+                refuse(f"{name} with {_fill(value)} characters between values")
         if name == "translate":
             refuse(name)
         if name not in _GROWING:
@@ -264,3 +268,12 @@ def _pairs(args: tuple[Any, ...]) -> int:
     texts = [len(value) for value in args if isinstance(value, str)]
     lists = [len(value) for value in args if isinstance(value, list | tuple | dict)]
     return max(texts, default=0) * max(lists, default=0) if lists else sum(texts) * max(texts, default=0)
+
+
+def _fill(value: Any) -> int:
+    """Characters that an argument of `tojson` puts between values, once."""
+    if isinstance(value, int):
+        return abs(value)
+    if isinstance(value, str):
+        return len(value)
+    return sum(map(_fill, value)) if isinstance(value, list | tuple) else 0

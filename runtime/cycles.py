@@ -75,7 +75,7 @@ class Cycles:
         lookup, room = self.lookup, self.target.fitting(self.position)
         match, guesses = (0, []) if lookup is None else (lookup.match(), lookup.guess())
         plan = self._plan(room, match)
-        if plan.drafted and self.drafter is not None and self.cycle is not None and plan.width in self.cycle.widths:
+        if self._device_can(plan) and self.drafter is not None and self.cycle is not None:
             tokens = self._on_device(self.drafter, self.cycle, plan, anchor, cycle_start)
         else:
             tokens = self._on_host(plan, anchor, guesses, cycle_start)
@@ -84,6 +84,10 @@ class Cycles:
             if match:
                 self.controller.note_lookup(match, len(tokens), agreement(guesses, tokens))
         return tokens
+
+    def _device_can(self, plan: CyclePlan) -> bool:
+        """Whether the device does such a cycle by itself: it takes the largest logits, and draws nothing."""
+        return plan.drafted and self.sampler is None and self.cycle is not None and plan.width in self.cycle.widths
 
     def _plan(self, room: int, match: int) -> CyclePlan:
         if self.drafter is None and self.lookup is None:

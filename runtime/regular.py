@@ -18,11 +18,16 @@ TEXT_BYTES = 512 << 20
 def read_regular(path: Path, most: int) -> bytes:
     """The bytes of the file at `path`. Raises `OSError` also where it is no regular file or has more than `most`."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    with open(descriptor, "rb") as file:  # noqa: PTH123  (a descriptor)
+    try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "it is no regular file", str(path))
-        content = file.read(most + 1)
+        file = open(descriptor, "rb")  # noqa: PTH123, SIM115  (a descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    with file:
+        content = file.read(min(found.st_size, most) + 1)
     if len(content) > most:
         raise OSError(errno.EFBIG, f"it has more than {most >> 20} MiB", str(path))
     return content

@@ -30,6 +30,11 @@ class Request:
     """how tokens are chosen"""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.sampling, Sampling):
+            raise UsageError(
+                f"sampling={self.sampling!r}",
+                fix="give a `Sampling`, as in `from dflash_compile.runtime import Sampling`",
+            )
         if not self.prompt_ids:
             raise UsageError(
                 "the prompt is empty", why="a model continues text: it needs at least one token", fix="give a prompt"

@@ -55,10 +55,19 @@ def _parts(value: Any, depth: int) -> Iterator[dict[str, Any]]:
         for entry in value:
             yield from _parts(entry, depth + 1)
     elif isinstance(value, dict):
-        if "type" in value:
-            yield value
+        if part := _typed(value):
+            yield part
         for entry in value.values():
             yield from _parts(entry, depth + 1)
+
+
+def _typed(value: dict[str, Any]) -> dict[str, Any]:
+    """`value` as a part; files of old leave out the type, which the library then finds by the other keys."""
+    if "type" in value:
+        return value
+    kinds = {"content": "Replace", "prepend": "Prepend", "precompiled_charsmap": "Precompiled"}
+    found = next((kind for key, kind in kinds.items() if key in value and (key != "content" or "pattern" in value)), "")
+    return {**value, "type": found} if found else {}
 
 
 def _checked(part: dict[str, Any]) -> float:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from math import inf, isfinite
+from math import inf
+from numbers import Integral, Real
 from typing import Any
 
 from ..errors import UsageError
 
 MOST_SEED = (1 << 64) - 1
+COLDEST, HOTTEST = 1e-6, 1e6
+"""temperatures: outside, float32 no longer tells logits apart, or from infinity"""
+LARGEST_FLOAT = 3e38
 
 
 @dataclass(frozen=True)
@@ -44,17 +48,23 @@ class Sampling:
     """the answer does not end with an end-of-sequence token before it has as many"""
 
     def __post_init__(self) -> None:
-        _check(_number(self.temperature) and 0 <= self.temperature < inf, "temperature", self.temperature, "0 or more")
+        warm = self.temperature == 0 or (_number(self.temperature) and COLDEST <= self.temperature <= HOTTEST)
+        _check(
+            warm and _number(self.temperature),
+            "temperature",
+            self.temperature,
+            f"0, or {COLDEST} to {HOTTEST:.0f}",
+        )
         _check(_count(self.top_k), "top_k", self.top_k, "a whole number, or 0 for all tokens")
         _check(_number(self.top_p) and 0 < self.top_p <= 1, "top_p", self.top_p, "more than 0, and at most 1")
         _check(_number(self.min_p) and 0 <= self.min_p <= 1, "min_p", self.min_p, "0 to 1")
         seeded = self.seed is None or (_count(self.seed) and self.seed <= MOST_SEED)
         _check(seeded, "seed", self.seed, "a whole number from 0 to 2^64 - 1")
         penalty = self.repetition_penalty
-        _check(_number(penalty) and 0 < penalty < inf, "repetition_penalty", penalty, "more than 0; 1 changes nothing")
+        _check(_number(penalty) and penalty > 0, "repetition_penalty", penalty, "more than 0; 1 changes nothing")
         for name in ("presence_penalty", "frequency_penalty"):
             value = getattr(self, name)
-            _check(_number(value) and isfinite(value), name, value, "a finite number")
+            _check(_number(value), name, value, "a finite number")
         _check(_count(self.min_new_tokens), "min_new_tokens", self.min_new_tokens, "a whole number")
         _check(_biases(self.logit_bias), "logit_bias", self.logit_bias, "token ids and what to add to their logits")
         words = "a list of sequences of token ids, none of them empty"
@@ -108,17 +118,18 @@ def _check(right: bool, name: str, value: object, wanted: str) -> None:
 
 
 def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """A finite one, of Python or of numpy, that float32 can hold."""
+    return isinstance(value, Real) and not isinstance(value, bool) and abs(value) <= LARGEST_FLOAT
 
 
 def _count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 0
 
 
 def _biases(value: object) -> bool:
     if not isinstance(value, Mapping):
         return False
-    return all(_count(token) and _number(bias) and bias < inf and bias == bias for token, bias in value.items())
+    return all(_count(token) and (_number(bias) or bias == -inf) for token, bias in value.items())
 
 
 def _words(value: object) -> bool:

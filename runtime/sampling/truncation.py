@@ -64,5 +64,5 @@ def _at_least(scores: Row, largest: float, ids: Ids | None, share: float) -> Ids
 def _near(scores: Row, largest: float) -> Iterator[Ids]:
     """Ids of ever more tokens, the largest logits first; all in the end."""
     for step in _STEPS:
-        yield np.flatnonzero(scores > np.float32(largest - step))
+        yield np.flatnonzero(scores >= np.float32(largest - step))
     yield np.arange(len(scores))

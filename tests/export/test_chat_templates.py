@@ -43,6 +43,7 @@ def rendered(folder: Path, messages: list[dict[str, Any]], **variables: Any) -> 
     )
     theirs = AutoTokenizer.from_pretrained(folder)
     right = theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **variables)
+    assert isinstance(right, str)
     return ours.render(messages, variables), right
 
 

@@ -38,6 +38,8 @@ HUGE = {
     "list": "{{ ([0] * 10**9) | length }}",
     "power": "{{ 10 ** (10 ** 9) }}",
     "squares": twice("9", "ns.v * ns.v", "{{ ns.v }}"),
+    "json indented": "{{ range(1000) | list | tojson(indent=1000000) | length }}",
+    "json apart": "{{ range(1000) | list | tojson(separators=(',' * 99999, ':')) | length }}",
     "width": "{{ '{:999999999}'.format(1) }}",
     "computed width": "{{ '{:{}}'.format(1, 999999999) }}",
     "width of a map": "{{ '{a:999999999}'.format_map({'a': 1}) }}",

@@ -76,6 +76,8 @@ def test_an_answer_does_not_end_too_early(session):
 def test_what_cannot_be_done_is_refused_before_the_first_piece(session, monkeypatch):
     with pytest.raises(UsageError, match="token 258"):
         session.generate("hi", sampling=Sampling(logit_bias={258: 1.0}))
+    with pytest.raises(UsageError, match="sampling="):
+        session.generate("hi", sampling={"temperature": 1.0})
     monkeypatch.setattr(type(session.engines.target), "reports_logits", False)
     with pytest.raises(IncompatibleError, match="temperature, seed"):
         session.generate("hi", sampling=Sampling(temperature=1.0, seed=3))

@@ -74,6 +74,9 @@ def test_no_token_left_and_numbers_that_are_none():
         {"temperature": inf},
         {"temperature": True},
         {"temperature": "1"},
+        {"temperature": 1e-7},
+        {"temperature": 10**400},
+        {"repetition_penalty": 10**400},
         {"top_k": -1},
         {"top_k": 1.5},
         {"top_p": 0},
@@ -104,6 +107,16 @@ def test_values_that_mean_nothing_are_refused_by_name(wrong):
     with pytest.raises(UsageError) as caught:
         Sampling(**wrong)
     assert next(iter(wrong)) in str(caught.value)
+
+
+@pytest.mark.parametrize("parameters", [{"top_p": 0.9}, {"min_p": 0.1}, {"top_k": 5}, {}], ids=str)
+def test_the_coldest_draws_are_the_largest_logit(parameters):
+    row = np.array([20.0, 39.99, 31.0, 40.0, 25.0], np.float32)
+    assert one_draw(row, Sampling(temperature=1e-6, seed=4, **parameters)) == 3
+
+
+def test_numbers_of_numpy_are_numbers():
+    assert Sampling(temperature=np.float32(0.5), top_k=np.int64(3), seed=np.uint64(7)).temperature == 0.5
 
 
 def test_which_parameters_change_anything():
