@@ -119,7 +119,12 @@ def _check(right: bool, name: str, value: object, wanted: str) -> None:
 
 def _number(value: object) -> bool:
     """A finite one, of Python or of numpy, that float32 can hold."""
-    return isinstance(value, Real) and not isinstance(value, bool) and abs(value) <= LARGEST_FLOAT
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    try:
+        return abs(float(value)) <= LARGEST_FLOAT
+    except OverflowError:  # an integer beyond every float
+        return False
 
 
 def _count(value: object) -> bool:
