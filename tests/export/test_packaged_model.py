@@ -78,4 +78,4 @@ def test_smollm2_tokenizer_splits_digits_and_gives_text_back() -> None:
     assert tokenizer.encode("<|im_start|>user").ids[0] == target.spec.bos_id == 1
     text = "def f(x):\n    return x  # naïve 日本語 🙂\n\n<|im_end|>\n"
     assert tokenizer.decode(tokenizer.encode(text).ids, skip_special_tokens=False) == text
-    assert target.spec.eos_ids == (2, 0)
+    assert target.spec.eos_ids == (2, 0, 4), "what the file names, and the ends that llama.cpp knows by their text"
