@@ -46,7 +46,8 @@ def bind(
     """
     location = f"{name}.data"
     model = lowered.model
-    constants, sizes = _constants(model), _sizes(lowered)
+    constants = {key: tensor for key, tensor in _constants(model).items() if not isinstance(tensor, ir.ExternalTensor)}
+    sizes = {key: size for key, size in _sizes(lowered).items() if key in lowered.bindings or key in constants}
     offsets, end = _layout(sizes)
     with (directory / location).open("wb") as data, TileEncoder() as encoder:
         data.truncate(end)
@@ -66,6 +67,20 @@ def bind(
     path = directory / name
     path.write_bytes(ir.to_proto(model).SerializeToString(deterministic=True))
     return path
+
+
+def take_over(lowered: Lowered, bound: ir.Model) -> Lowered:
+    """`lowered` with the weights that `bound`, a model written by `bind` into the same folder, has under the same
+    names; only the others are left to bind.
+    """
+    left: dict[str, WeightBinding] = {}
+    for key, binding in lowered.bindings.items():
+        known = bound.graph.initializers.get(key)
+        if known is None or not isinstance(known.const_value, ir.ExternalTensor):
+            left[key] = binding
+        else:
+            lowered.model.graph.initializers[key].const_value = known.const_value
+    return Lowered(lowered.signature, lowered.model, left)
 
 
 def check_weight_shapes(lowered: Lowered, sources: Mapping[Owner, TensorSource]) -> None:

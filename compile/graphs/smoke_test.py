@@ -25,14 +25,16 @@ def importable() -> bool:
     return importlib.util.find_spec("onnxruntime") is not None
 
 
-def check_engine(path: Path, signature: Signature) -> None:
-    """Load the engine at `path`, and run it once where it is small.
+def check_engine(path: Path, signature: Signature, size: int | None = None) -> None:
+    """Load the engine at `path`, and run it once where it is small; `size` is that of its weights in bytes, where they
+    are not beside it under its name.
 
     Raises `BuildError` when either fails or a port differs.
     """
     import onnxruntime
 
-    small = sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*")) < _RUN_BELOW_BYTES
+    found = sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*")) if size is None else size
+    small = found < _RUN_BELOW_BYTES
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3

@@ -1,4 +1,4 @@
-"""TensorRT: one engine for each architecture, role and width, with weights bound and every size fixed.
+"""TensorRT: one engine for each part of a model and architecture, its widths profiles of it, with weights bound.
 
 Built without a GPU.
 """
@@ -8,12 +8,16 @@ from __future__ import annotations
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
+
+import onnx_ir as ir
 
 from dflash_compile.export.tracing.graph import OWNERS, Owner
 from dflash_compile.runtime.bundle.manifest import GraphRecord, MeasuredRecord, RequirementRecord
 
-from ..graphs.bind import bind, size_of
+from ..graphs.bind import bind, size_of, take_over
+from ..graphs.lowered import Lowered
 from ..graphs.smoke_test import check_engine, importable
 from ..pair_sizes import Models
 from ..progress import Note, Progress
@@ -25,7 +29,9 @@ from .library import Flavour, check_device, choose_flavour
 from .lint import check_lint
 from .loop_kernel import write_loop_kernels
 from .options import Options
-from .roles import attention_count, lower_all, roles_of, trace_all
+from .roles import roles_of
+from .tables import write_tables
+from .traced import attention_count, lower_all, trace_all
 
 __all__ = ["Options", "prepare", "requires"]
 
@@ -43,34 +49,47 @@ class Compilation:
     def bytes(self) -> int:
         """Every plan, and the largest ONNX file, which stands beside them while it is compiled."""
         sizes = [size_of(engine.lowered) for engine in self.engines]
-        return sum(size * len(engine.architectures) for size, engine in zip(sizes, self.engines, strict=True)) + max(
-            sizes, default=0
-        )
+        plans = sum(size * len(engine.architectures) for size, engine in zip(sizes, self.engines, strict=True))
+        tables = {table.name: table.bytes for engine in self.engines for table in engine.tables}
+        return plans + sum(tables.values()) + max([*sizes, sum(tables.values())])
 
     def write(self, directory: Path, progress: Progress) -> Mapping[Owner, list[GraphRecord]]:
         records: dict[Owner, list[GraphRecord]] = {"target": [], "drafter": []}
         work = directory / "onnx"
-        for engine in self.engines:
+        self._write_tables(work, directory, progress)
+        for _, forms in groupby(self.engines, lambda engine: (engine.owner, engine.signature.role)):
             work.mkdir()
-            bind(
-                engine.lowered,
-                self.models.sources,
-                work,
-                "graph.onnx",
-                _Counter(progress, f"binding {engine.title}", size_of(engine.lowered)),
-            )
-            if engine.runs_on_cpu and importable():
-                progress(f"trying {engine.title} in ONNX Runtime")
-                check_engine(work / "graph.onnx", engine.signature)
-            (directory / engine.owner).mkdir(exist_ok=True)
-            for arch in engine.architectures:
-                records[engine.owner] += self._compile(engine, arch, work / "graph.onnx", directory, progress)
-            shutil.rmtree(work)
-            if engine.signature.role == "draft":
+            encoded: ir.Model | None = None
+            for engine in forms:
+                # Forms of one role differ in how they attend: what the first encoded serves the others.
+                lowered = engine.lowered if encoded is None else take_over(engine.lowered, encoded)
+                onnx = self._bind(engine, lowered, work / ("folded.onnx" if engine.folds else "graph.onnx"), progress)
+                encoded = engine.lowered.model
+                (directory / engine.owner).mkdir(exist_ok=True)
                 for arch in engine.architectures:
-                    write_commit_kernel(arch, directory / "drafter" / f"commit.{arch}.cubin")
-                    write_loop_kernels(arch, directory / "drafter" / f"loop.{arch}.cubin")
+                    records[engine.owner] += self._compile(engine, arch, onnx, directory, progress)
+            shutil.rmtree(work)
+        for arch in sorted({record.arch for record in records["drafter"] if record.arch}):
+            write_commit_kernel(arch, directory / "drafter" / f"commit.{arch}.cubin")
+            write_loop_kernels(arch, directory / "drafter" / f"loop.{arch}.cubin")
         return records
+
+    def _write_tables(self, work: Path, directory: Path, progress: Progress) -> None:
+        tables = {table.name: table for engine in self.engines for table in engine.tables}
+        if tables:
+            work.mkdir()
+            counter = _Counter(progress, "binding the tables", sum(table.bytes for table in tables.values()))
+            write_tables(list(tables.values()), self.models.sources, work, directory, counter)
+            shutil.rmtree(work)
+
+    def _bind(self, engine: Engine, lowered: Lowered, onnx: Path, progress: Progress) -> Path:
+        counter = _Counter(progress, f"binding {engine.title}", size_of(lowered))
+        bind(lowered, self.models.sources, onnx.parent, onnx.name, counter)
+        if engine.runs_on_cpu and importable():
+            progress(f"trying {engine.title} in ONNX Runtime")
+            tables = sum(table.bytes for table in engine.tables)
+            check_engine(onnx, engine.signature, size_of(engine.lowered) + tables)
+        return onnx
 
     def check(self, directory: Path, progress: Progress, note: Note) -> None:
         note("engines for GPUs were compiled and their networks checked; running them needs such a GPU")
@@ -103,7 +122,8 @@ class Compilation:
 def requires(models: Models, options: Options) -> RequirementRecord:
     """What the engines need of a machine: the very version that compiled them.
 
-    Plain decoding uses the widest verify: each width is an engine of its own, and no two need round alike.
+    Plain decoding uses the widest verify, unless a narrower one is found to round alike on the machine: each width is a
+    program of its own.
     """
     flavour = choose_flavour(options.flavour)
     version = flavour.installed or flavour.supported
@@ -118,7 +138,7 @@ def requires(models: Models, options: Options) -> RequirementRecord:
 
 
 def prepare(models: Models, options: Options, progress: Progress, owners: Collection[Owner] = OWNERS) -> Compilation:
-    """Trace every role at its widths, lower it for each kind of architecture, and refuse what TensorRT would
+    """Trace every engine's graph, lower it for each kind of architecture, and refuse what TensorRT would
     misread.
     """
     flavour = choose_flavour(options.flavour)

@@ -25,6 +25,7 @@ from .attention import lower_attention, lower_writes
 from .functions import add_functions
 from .ports import retype
 from .precisions import Precision
+from .tables import Table, lower_tables
 from .weights import lower_embeddings, lower_linears
 
 
@@ -35,6 +36,8 @@ class Form:
     precision: Precision
     folds: bool
     """query heads that share a key head become rows: see `Architecture.folds`"""
+    tables: tuple[Table, ...] = ()
+    """those that are inputs"""
 
 
 Ports = Callable[[ir.Model], None]
@@ -53,13 +56,15 @@ def lower(semantic: SemanticModel, form: Form, signature: Signature, ports: Port
     """
     model, precision = semantic.model, form.precision
     bindings = WeightBindings(semantic)
-    positions = Positions(model) if is_free(signature) else StaticPositions(model)
     linear(model)
+    lower_tables(model, bindings, form.tables, precision.compute)
     lower_linears(model, bindings, precision)
     lower_embeddings(model, bindings, precision)
-    lower_attention(model, positions, precision.compute, form.folds)
-    lower_writes(model, positions, precision.compute)
-    standard.standard_rotary(model, positions)
+    if any(port.name == "position" for port in model.graph.inputs):
+        positions = Positions(model) if is_free(signature) else StaticPositions(model)
+        lower_attention(model, positions, precision.compute, form.folds)
+        lower_writes(model, positions, precision.compute)
+        standard.standard_rotary(model, positions)
     standard.standard_norms(model)
     ports(model)
     retype(model, signature)

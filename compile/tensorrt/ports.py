@@ -14,39 +14,76 @@ from ..graphs.edit import Editor, Value, made_by, replace_all_uses
 _INT32 = ir.DataType.INT32
 
 
-def prefill_ports(model: ir.Model) -> None:
-    """`pick` becomes row `valid - 1`, `logits` its choice `next_token`."""
+def body_ports(model: ir.Model) -> None:
+    """`hidden` of every row, and `last`, that of row `valid - 1`, or of the nearest row where there is no such."""
     edit = Editor(model, None, "choose")
+    _pick_all(model)
+    hidden, embedded = _output(model, "hidden"), model.graph.inputs[0]
     valid = ir.Value(name="valid", type=ir.TensorType(_INT32), shape=ir.Shape([1]))
-    _replace_input(model, "pick", edit.one("Sub", [valid, _ints(edit, [1])]), [valid])
-    chosen = edit.one("Reshape", [_choices(edit, _output(model, "logits")), edit.constant(np.array([1], np.int64))])
-    _replace_output(model, "logits", {"next_token": chosen})
+    model.graph.inputs.insert(2, valid)
+    rows = edit.one("Cast", [edit.one("Shape", [embedded], {"start": 1, "end": 2})], {"to": _INT32})
+    row = edit.one("Max", [edit.one("Sub", [edit.one("Min", [valid, rows]), _ints(edit, [1])]), _ints(edit, [0])])
+    last = edit.one("Gather", [hidden, row], {"axis": 1})
+    last.name = "last"
+    model.graph.outputs.insert(1, last)
 
 
-def verify_ports(model: ir.Model, rows: int) -> None:
-    """Every row is picked; `logits` become choices and what comes of comparing them with the block.
+def head_ports(model: ir.Model, rows: int) -> None:
+    """`logits` become choices, what comes of comparing them with a block, and the block that they propose: `anchor`
+    before the choices of all rows but the first.
 
-    `rows` is the most it can have.
+    `rows` is the most there can be; the fewest are 2.
     """
     edit = Editor(model, None, "accept")
-    model.graph.inputs[0].name = "block"
-    block, position = model.graph.inputs[:2]
-    _pick_all(model)
+    hidden = model.graph.inputs[0]
+    size = None if hidden.shape is None else hidden.shape[1]
+    block = ir.Value(name="block", type=ir.TensorType(_INT32), shape=ir.Shape([1, size]))
+    anchor, position = (
+        ir.Value(name=name, type=ir.TensorType(_INT32), shape=ir.Shape([1])) for name in ("anchor", "position")
+    )
+    model.graph.inputs.extend([block, anchor, position])
     tokens = _choices(edit, _output(model, "logits"))
     accepted = _accepted(edit, block, tokens, rows)
     flat = edit.one("Reshape", [tokens, edit.constant(np.array([-1], np.int64))])
-    bonus = edit.one("Gather", [flat, accepted], {"axis": 0})
     moved = edit.one("Add", [edit.one("Add", [position, accepted]), _ints(edit, [1])])
-    _replace_output(model, "logits", {"tokens": tokens, "accepted": accepted, "bonus": bonus, "next_position": moved})
+    start, end, axis = (edit.constant(np.array([n], np.int64)) for n in (1, rows, 1))
+    proposals = edit.one("Slice", [tokens, start, end, axis])
+    first = edit.one("Reshape", [anchor, edit.constant(np.array([1, 1], np.int64))])
+    answer = {
+        "tokens": tokens,
+        "proposals": edit.one("Concat", [first, proposals], {"axis": 1}),
+        "accepted": accepted,
+        "bonus": edit.one("Gather", [flat, accepted], {"axis": 0}),
+        "next_position": moved,
+    }
+    _replace_output(model, "logits", answer)
 
 
-def draft_ports(model: ir.Model, rows: int, mask_id: int, ids: Sequence[int] | None) -> None:
-    """The anchor in and the block out; `ids` are the tokens of a reduced head's rows."""
+def draft_ports(model: ir.Model) -> None:
+    """`hidden` [1, B - 1, H] of the proposals behind a row that stands for the anchor, so that each is where its token
+    goes.
+    """
+    edit = Editor(model, None, "align")
+    hidden = _output(model, "hidden")
+    first, end, axis = (edit.constant(np.array([n], np.int64)) for n in (0, 1, 1))
+    front = edit.one("Slice", [hidden, first, end, axis])
+    _replace_output(model, "hidden", {"hidden": edit.one("Concat", [front, hidden], {"axis": 1})})
+
+
+def own_draft_ports(model: ir.Model, rows: int, mask_id: int, ids: Sequence[int] | None) -> None:
+    """The block out, of a draft with a head of its own, and the anchor in, before what else it takes; `ids` are the
+    tokens of a reduced head's rows.
+
+    A graph that takes tokens to embed them by itself gets the anchor and masks.
+    """
     edit = Editor(model, None, "propose")
     anchor = ir.Value(name="anchor", type=ir.TensorType(_INT32), shape=ir.Shape([1]))
     first = edit.one("Reshape", [anchor, edit.constant(np.array([1, 1], np.int64))])
-    masks = edit.constant(np.full((1, rows - 1), mask_id, np.int32))
-    _replace_input(model, "block", edit.one("Concat", [first, masks], {"axis": 1}), [anchor])
+    if model.graph.inputs[0].name == "block":
+        masks = edit.constant(np.full((1, rows - 1), mask_id, np.int32))
+        _replace_input(model, "block", edit.one("Concat", [first, masks], {"axis": 1}), [anchor])
+    else:
+        model.graph.inputs.insert(0, anchor)
     proposals = _choices(edit, _output(model, "logits"))
     if ids is not None:
         proposals = edit.one("Gather", [edit.constant(np.array(ids, np.int32)), proposals], {"axis": 0})
@@ -63,7 +100,14 @@ def retype(model: ir.Model, signature: Signature) -> None:
             value.type, value.shape = ir.TensorType(ir.DataType[_ONNX_NAMES[port.dtype]]), ir.Shape(port.shape)
 
 
-_ONNX_NAMES = {"float32": "FLOAT", "float16": "FLOAT16", "bfloat16": "BFLOAT16", "int32": "INT32", "int64": "INT64"}
+_ONNX_NAMES = {
+    "float32": "FLOAT",
+    "float16": "FLOAT16",
+    "bfloat16": "BFLOAT16",
+    "int32": "INT32",
+    "int64": "INT64",
+    "int8": "INT8",
+}
 
 
 def _choices(edit: Editor, logits: ir.Value) -> ir.Value:
@@ -75,8 +119,6 @@ def _choices(edit: Editor, logits: ir.Value) -> ir.Value:
 
 def _accepted(edit: Editor, block: ir.Value, tokens: ir.Value, rows: int) -> ir.Value:
     """int32 [1]: how many proposals equal the choice of the row before them, up to the first that does not."""
-    if rows == 1:
-        return edit.one("Mul", [edit.one("Reshape", [block, edit.constant(np.array([1], np.int64))]), _ints(edit, [0])])
     start, one, last, end = (edit.constant(np.array([n], np.int64)) for n in (0, 1, -1, rows))
     proposals = edit.one("Slice", [block, one, end, one])
     choices = edit.one("Slice", [tokens, start, last, one])

@@ -27,6 +27,8 @@ class Precision:
     linear_encoding: Callable[[int], Encoding | None]
     """by the row width K; None: plain floats of `compute`"""
     head_encoding: Callable[[int], Encoding | None]
+    table_encoding: Callable[[int], Encoding | None]
+    """of an embedding table"""
 
     @property
     def cache_dtype(self) -> Dtype:
@@ -39,6 +41,10 @@ class Precision:
         if ref.exact:
             return Cast(FP32)
         return (self.head_encoding if head else self.linear_encoding)(shape[1]) or Cast(self.compute)
+
+    def table(self, shape: Shape) -> Encoding:
+        """How to store an embedding table [V, H]."""
+        return self.table_encoding(shape[1]) or Cast(self.compute)
 
 
 def _plain(_width: int) -> None:
@@ -62,16 +68,16 @@ def _nvfp4(width: int) -> Encoding | None:
     return NvFp4() if width % NVFP4_BLOCK == 0 else None
 
 
-# The head decides between close candidates: it never gets fewer than eight bits.
+# The head decides between close candidates, and everything starts from the table: neither gets fewer than eight bits.
 PRECISIONS = {
     precision.name: precision
     for precision in (
-        Precision("fp16", FP16, _plain, _plain),
-        Precision("bf16", BF16, _plain, _plain),
-        Precision("int8", FP16, _int8, _int8),
-        Precision("int4", FP16, _int4, _int8),
-        Precision("fp8", FP16, _fp8, _fp8),
-        Precision("nvfp4", FP16, _nvfp4, _fp8),
-        Precision("fp32", FP32, _plain, _plain),
+        Precision("fp16", FP16, _plain, _plain, _plain),
+        Precision("bf16", BF16, _plain, _plain, _plain),
+        Precision("int8", FP16, _int8, _int8, _int8),
+        Precision("int4", FP16, _int4, _int8, _int8),
+        Precision("fp8", FP16, _fp8, _fp8, _int8),
+        Precision("nvfp4", FP16, _nvfp4, _fp8, _int8),
+        Precision("fp32", FP32, _plain, _plain, _plain),
     )
 }

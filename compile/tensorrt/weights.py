@@ -14,7 +14,7 @@ from ..graphs.edit import Editor, nodes, replace_node
 from ..graphs.encoding import Encoding
 from ..graphs.lowered import WeightBindings, static_shape
 from .attention import cast
-from .encodings import NVFP4_BLOCK, NVFP4_GLOBAL, Cast, Int4Groups, NvFp4, Rows8
+from .encodings import NVFP4_BLOCK, NVFP4_GLOBAL, Int4Groups, NvFp4, Rows8
 from .precisions import Precision
 
 
@@ -36,7 +36,7 @@ def lower_linears(model: ir.Model, bindings: WeightBindings, precision: Precisio
 
 
 def lower_embeddings(model: ir.Model, bindings: WeightBindings, precision: Precision) -> None:
-    """Rows of a table in the compute dtype, widened after they are looked up."""
+    """Rows of a table, widened after they are looked up. TensorRT takes a table's encoding off where it reads a row."""
     found = [
         node
         for node in nodes(model, "Gather", "")
@@ -46,8 +46,9 @@ def lower_embeddings(model: ir.Model, bindings: WeightBindings, precision: Preci
         table, ids = node.inputs
         assert table is not None
         edit = Editor(model, node)
-        (stored,) = bindings.encode(table, Cast(precision.compute))
-        rows = edit.one("Gather", [stored, ids], {"axis": 0})
+        encoding = precision.table(static_shape(table))
+        read = _dequantised(edit, bindings.encode(table, encoding), encoding, precision.compute)
+        rows = edit.one("Gather", [read, ids], {"axis": 0})
         rows.type, rows.shape = ir.TensorType(precision.compute), node.outputs[0].shape
         replace_node(node, [cast(edit, rows, ir.DataType.FLOAT, like=node.outputs[0])])
 

@@ -56,6 +56,35 @@ class DraftGraph(nn.Module):
         return self.drafter.scores(F.linear(hidden, self.head), hidden, block[:, :1]), *attend.caches
 
 
+class DraftBody(nn.Module):
+    """The draft layers without the target's table: on rows that were embedded before, and to what the target's head
+    reads, or through a head of the drafter's own.
+    """
+
+    def __init__(
+        self, drafter: DflashV1, rotary: RotaryTables, head_rows: int | None, rings: Collection[int] = ()
+    ) -> None:
+        """`head_rows` are those of the drafter's head, None where the target's serves."""
+        super().__init__()
+        self.drafter, self.rotary, self.rings = drafter, rotary, frozenset(rings)
+        weight = None if head_rows is None else torch.empty(head_rows, drafter.spec.hidden)
+        self.head = None if weight is None else nn.Parameter(weight, requires_grad=False)
+
+    def forward(
+        self, embedded: torch.Tensor, position: torch.Tensor, *caches: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        """embedded [1, B, H] (anchor, then masks; one less where the anchor's row proposes): hidden [1, B - 1, H] or
+        logits [1, B - 1, head rows] of the proposals, updated caches.
+        """
+        attend = CachedAttend(self.drafter.spec, self.rotary.cos, self.rotary.sin, position, list(caches), self.rings)
+        hidden = self.drafter(embedded, attend)
+        if not self.drafter.spec.sample_from_anchor:
+            hidden = hidden[:, 1:]
+        # The scores of such drafters do not ask for the anchor.
+        scored = hidden if self.head is None else self.drafter.scores(F.linear(hidden, self.head), hidden, hidden)
+        return scored, *attend.caches
+
+
 @contextmanager
 def semantic_norms() -> Iterator[None]:
     """`nn.RMSNorm` as the semantic operator, until the context ends."""

@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -39,6 +40,10 @@ class Pass:
     embeds: torch.Tensor | None = None
     """[1, S, H]: rows in place of embedded tokens, where `given`, [1, S], is not 0"""
     given: torch.Tensor | None = None
+    rows: torch.Tensor | None = None
+    """[1, S, H]: rows of the embedding table, in place of looking tokens up"""
+    hidden: torch.Tensor | None = None
+    """[1, R, H]: what the head reads, left behind"""
     taps: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def attend(
@@ -105,7 +110,7 @@ def hooked(model: Any, family: Family, taps: Sequence[int], sparse: bool = False
     rotary module's output. The head then sees only the rows listed in `Pass.pick`. `sparse` experts run in the sparse
     form, where they have one.
     """
-    hooks, layers = Hooks(), model.get_decoder().layers
+    hooks, layers, table = Hooks(), model.get_decoder().layers, model.get_input_embeddings()
     last = len(layers) - 1
 
     def attention(
@@ -131,8 +136,14 @@ def hooked(model: Any, family: Family, taps: Sequence[int], sparse: bool = False
     def embed(_module: nn.Module, _args: Any, tokens: torch.Tensor) -> torch.Tensor | None:
         return hooks.now().embedded(tokens)
 
+    def look_up(module: nn.Embedding, ids: torch.Tensor) -> torch.Tensor:
+        rows = hooks.now().rows
+        return F.embedding(ids, module.weight) if rows is None or module is not table else rows
+
     def pick(_module: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        return (args[0].index_select(1, hooks.now().pick),)
+        run = hooks.now()
+        run.hidden = args[0].index_select(1, run.pick)
+        return (run.hidden,)
 
     def experts(module: Any, hidden: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         form = sparse_experts if sparse and has_sparse_form(module) else dense_experts
@@ -149,6 +160,8 @@ def hooked(model: Any, family: Family, taps: Sequence[int], sparse: bool = False
         stack.enter_context(patch.object(family.modeling, "apply_rotary_pos_emb", rotate))
         for norm in family.norms:
             stack.enter_context(patch.object(norm.cls, "forward", _normed(norm)))
+        # What a family's own class does to the rows it looks up stays.
+        stack.enter_context(patch.object(nn.Embedding, "forward", look_up))
         # Behind the whole module: what transformers calls `inputs_embeds` has the family's scale or norm of embeddings
         # in it already.
         stack.callback(model.get_input_embeddings().register_forward_hook(embed).remove)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Dtype = Literal["float32", "float16", "bfloat16", "int32", "int64"]
+Dtype = Literal["float32", "float16", "bfloat16", "int32", "int64", "int8"]
 Dim = int | str
 
 
@@ -125,67 +125,29 @@ def draft_signature(
     )
 
 
-def prefill_signature(
-    layers: int, kv_heads: int, head_dim: int, length: int, taps_width: int, rows: int, cache_dtype: Dtype
-) -> Signature:
-    """`rows` prompt tokens, of which the first `valid` count; gives the target's choice after row `valid - 1`.
+def without_table(signature: Signature, width: int, rows: Dim | None = None) -> Signature:
+    """`signature` with rows of `width` numbers that are embedded already in place of its tokens, or `rows` of them."""
+    tokens = signature.inputs[0]
+    embedded = Port("embedded", "float32", (1, tokens.shape[1] if rows is None else rows, width))
+    return replace(signature, inputs=(embedded, *signature.inputs[1:]))
 
-    For back-ends that choose on the device.
-    """
-    cache_in, cache_out = _cache_ports(layers, kv_heads, length, head_dim, cache_dtype)
+
+def without_head(signature: Signature, width: int) -> Signature:
+    """`signature` with what a head reads, rows of `width` numbers, in place of its logits."""
+    logits = signature.outputs[0]
+    hidden = Port("hidden", logits.dtype, (*logits.shape[:2], width))
+    return replace(signature, outputs=(hidden, *signature.outputs[1:]))
+
+
+def embed_signature(width: int, rows: Dim = "rows") -> Signature:
+    """Tokens to their rows of the target's embedding table."""
+    return Signature("embed", (Port("tokens", "int32", (1, rows)),), (Port("embedded", "float32", (1, rows, width)),))
+
+
+def head_signature(width: int, vocab: int, rows: Dim = "rows") -> Signature:
+    """Rows that have passed the final norm to the target's logits."""
     return Signature(
-        role="prefill",
-        inputs=(
-            Port("tokens", "int32", (1, rows)),
-            Port("position", "int32", (1,)),
-            Port("valid", "int32", (1,)),
-            *cache_in,
-        ),
-        outputs=(Port("next_token", "int32", (1,)), Port("taps", "float32", (1, rows, taps_width)), *cache_out),
-        caches=cache_names(layers),
-    )
-
-
-def verify_signature(
-    layers: int,
-    kv_heads: int,
-    head_dim: int,
-    length: int,
-    taps_width: int,
-    rows: Dim,
-    cache_dtype: Dtype,
-    role: Literal["verify", "decode"] = "verify",
-) -> Signature:
-    """A block (anchor, then proposals) with greedy acceptance inside.
-
-    `tokens` is the target's choice after each row, `accepted` the leading proposals that equal it, `bonus` the choice
-    after them, `next_position` = position + accepted + 1. `decode` is the same one row wide: nothing to accept.
-    """
-    cache_in, cache_out = _cache_ports(layers, kv_heads, length, head_dim, cache_dtype)
-    counts = tuple(Port(name, "int32", (1,)) for name in ("accepted", "bonus", "next_position"))
-    return Signature(
-        role=role,
-        inputs=(Port("block", "int32", (1, rows)), Port("position", "int32", (1,)), *cache_in),
-        outputs=(
-            Port("tokens", "int32", (1, rows)),
-            *counts,
-            Port("taps", "float32", (1, rows, taps_width)),
-            *cache_out,
-        ),
-        caches=cache_names(layers),
-    )
-
-
-def block_signature(layers: int, kv_heads: int, head_dim: int, length: int, rows: int, cache_dtype: Dtype) -> Signature:
-    """A draft that goes from the anchor to the block to verify, the anchor first, with nothing of the vocabulary's size
-    in between.
-    """
-    cache_in, cache_out = _cache_ports(layers, kv_heads, length, head_dim, cache_dtype)
-    return Signature(
-        role="draft",
-        inputs=(Port("anchor", "int32", (1,)), Port("position", "int32", (1,)), *cache_in),
-        outputs=(Port("block", "int32", (1, rows)), *cache_out),
-        caches=cache_names(layers),
+        "head", (Port("hidden", "float32", (1, rows, width)),), (Port("logits", "float32", (1, rows, vocab)),)
     )
 
 

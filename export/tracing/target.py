@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
+from torch.nn import functional as F
+from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from .hooks import Hooks, Pass
 from .rope import LayeredTables
@@ -51,6 +54,46 @@ class VerificationTarget(nn.Module):
             self.hooks.running = None
         taps = torch.cat([run.taps[layer] for layer in self.taps], dim=-1)
         return logits, taps, *run.caches
+
+
+class TargetBody(VerificationTarget):
+    """The same without table and head: from rows of the table to what the head reads."""
+
+    def forward(
+        self, embedded: torch.Tensor, position: torch.Tensor, pick: torch.Tensor, *caches: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        """As `VerificationTarget`, from embedded [1, S, H] and to hidden [1, R, H], behind the final norm."""
+        run = Pass(position, pick, list(caches), self.rings, rows=embedded)
+        _, *others = self._run(torch.zeros(embedded.shape[:2], dtype=torch.int32, device=embedded.device), run)
+        assert run.hidden is not None
+        return run.hidden, *others
+
+
+class TargetTable(nn.Module):
+    """The embedding table of a decoder."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """tokens int32 [1, S] to their rows [1, S, H], before whatever the family does to them."""
+        return F.embedding(tokens, self.model.get_input_embeddings().weight)
+
+
+class TargetHead(nn.Module):
+    """The head of a decoder, and what its family does to logits."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """hidden [1, S, H], behind the final norm, to logits [1, S, V]."""
+        given = MoeModelOutputWithPast(last_hidden_state=hidden)
+        tokens = torch.zeros(hidden.shape[:2], dtype=torch.int32, device=hidden.device)
+        with patch.object(self.model.get_decoder(), "forward", lambda *_, **__: given):
+            return self.model(input_ids=tokens, use_cache=False).logits  # type: ignore[no-any-return]
 
 
 class EmbedsTarget(VerificationTarget):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -18,15 +19,25 @@ from ..dflash.v1 import DflashV1
 from ..dflash.v2 import draft_module
 from ..families import family_of
 from ..parameter_names import EMBEDDING, HEAD
-from ..spec import TargetSpec
-from .draft_graphs import DraftGraph, InjectGraph, semantic_norms
+from ..spec import DrafterSpec, TargetSpec
+from .draft_graphs import DraftBody, DraftGraph, InjectGraph, semantic_norms
 from .graph import Graph, WeightRef
 from .hooks import hooked
 from .refinement import RefinedDraft
 from .rope import RotaryTables, drafter_tables, rotary_tables
 from .signature import Dim as Size
-from .signature import Port, Signature, draft_signature, inject_signature, target_signature
-from .target import EmbedsTarget, VerificationTarget
+from .signature import (
+    Port,
+    Signature,
+    draft_signature,
+    embed_signature,
+    head_signature,
+    inject_signature,
+    target_signature,
+    without_head,
+    without_table,
+)
+from .target import EmbedsTarget, TargetBody, TargetHead, TargetTable, VerificationTarget
 from .windows import cache_rows, draft_cache_rows, layer_windows
 
 _DTYPES = {"float32": torch.float32, "int32": torch.int32}
@@ -46,29 +57,33 @@ def trace_target(
     widest: int | None = None,
     sparse: bool = False,
     embeds: bool = False,
+    head: bool = True,
+    embedded: bool = False,
 ) -> Graph:
     """The target in verification mode, over a cache of `context` rows.
 
     `rows` is the static width, or None for a free one; `picked` that of `pick`, as many where it is not given. With
     `widest`, the most rows of one call, layers with a window keep rings where those pay; `sparse` experts are one
-    operator each. With `embeds`, rows can be given in place of embedded tokens. Raises `IncompatibleError` for a family
-    that has no file in `families/`.
+    operator each. With `embeds`, rows can be given in place of embedded tokens. Without `head` and `embedded` already,
+    which go together, it has neither table nor head: `trace_embed` and `trace_head` are those. Raises
+    `IncompatibleError` for a family that has no file in `families/`.
     """
+    assert head != embedded, "table and head go together"
     spec = checkpoint.spec
     family = family_of(spec.family)
     widths: tuple[Size, Size] = ("rows", "picked") if rows is None else (rows, picked or rows)
     fake = FakeTensorMode()
-    # Fake tensors cannot be swapped for others, which `to` does, and everything is float32 already.
-    with fake, patch.object(torch.nn.Module, "to", lambda module, *_, **__: module):
-        model = family.build(copy.deepcopy(checkpoint.config), torch.float32).eval()
+    model = _decoder(checkpoint, fake)
     lengths = cache_rows(layer_windows(model), context, widest)
     width = spec.hidden if embeds else None
     signature = target_signature(
         spec.layers, spec.kv_heads, spec.head_dim, lengths, spec.vocab, len(taps) * spec.hidden, *widths, embeds=width
     )
+    if embedded:
+        signature = without_head(without_table(signature, spec.hidden), spec.hidden)
     tables = rotary_tables(type(model.get_decoder().rotary_emb), checkpoint.config, context)
     with hooked(model, family, taps, sparse) as hooks, torch.no_grad():
-        kind = EmbedsTarget if embeds else VerificationTarget
+        kind = EmbedsTarget if embeds else TargetBody if embedded else VerificationTarget
         module = kind(
             model,
             hooks,
@@ -83,6 +98,44 @@ def trace_target(
         tables | dict(family.constants(checkpoint.config)),
         lambda name: target_weight(spec, name.removeprefix("model.")),
     )
+
+
+def trace_embed(checkpoint: TargetCheckpoint, rows: int | None = None) -> Graph:
+    """The target's embedding table: tokens to its rows, as they are."""
+    return _trace_part(checkpoint, TargetTable, embed_signature(checkpoint.spec.hidden, rows or "rows"))
+
+
+def trace_head(checkpoint: TargetCheckpoint, rows: int | None = None) -> Graph:
+    """The target's head: rows that have passed the final norm to logits."""
+    spec = checkpoint.spec
+    return _trace_part(checkpoint, TargetHead, head_signature(spec.hidden, spec.vocab, rows or "rows"))
+
+
+def _trace_part(checkpoint: TargetCheckpoint, kind: Callable[[Any], torch.nn.Module], signature: Signature) -> Graph:
+    fake = FakeTensorMode()
+    module = kind(_decoder(checkpoint, fake))
+    with torch.no_grad():
+        program = _export(module, signature, fake)
+    return _graph(signature, program, {}, lambda name: target_weight(checkpoint.spec, name.removeprefix("model.")))
+
+
+def _decoder(checkpoint: TargetCheckpoint, fake: FakeTensorMode) -> Any:
+    # Fake tensors cannot be swapped for others, which `to` does, and everything is float32 already.
+    with fake, patch.object(torch.nn.Module, "to", lambda module, *_, **__: module):
+        return family_of(checkpoint.spec.family).build(copy.deepcopy(checkpoint.config), torch.float32).eval()
+
+
+def shares_head(drafter: DrafterSpec) -> bool:
+    """Whether the target's head makes the drafter's choices: what else the drafter does to logits keeps their order."""
+    own = drafter.own_embedding or drafter.draft_vocab is not None or drafter.selector is not None
+    return not own and drafter.output_multiplier > 0
+
+
+def shares_table(drafter: DrafterSpec) -> bool:
+    """Whether it can be traced without the target's table: it has none of its own, and asks for no token but to embed
+    it.
+    """
+    return not drafter.own_embedding and drafter.selector is None
 
 
 def trace_inject(
@@ -108,10 +161,13 @@ def trace_draft(
     rows: int | None = None,
     refine: int = 0,
     widest: int | None = None,
+    tables: bool = True,
 ) -> Graph:
     """Proposals for a block of `rows` (None: any number from 2), refined `refine` times.
 
     With the target's embedding and head, but for the drafter's own where it has some; `widest` as in `trace_target`.
+    Without `tables`, which takes `shares_table`, on rows that are embedded already: all of the block, or all but the
+    last where the anchor's row proposes. Their outcome is what the target's head reads, where `shares_head`.
     """
     spec = checkpoint.spec
     lengths = draft_cache_rows(spec, context, widest)
@@ -119,8 +175,15 @@ def trace_draft(
         spec.layers, spec.kv_heads, spec.head_dim, lengths, spec.draft_vocab or target.vocab, rows or "rows"
     )
 
-    def graph(model: DflashV1, rotary: RotaryTables) -> DraftGraph:
+    if not tables:
+        given = None if rows is None else rows - spec.sample_from_anchor
+        signature = without_table(signature, target.hidden, given)
+        signature = without_head(signature, target.hidden) if shares_head(spec) else signature
+
+    def graph(model: DflashV1, rotary: RotaryTables) -> DraftGraph | DraftBody:
         rings = _rings(lengths, context)
+        if not tables:
+            return DraftBody(model, rotary, None if shares_head(spec) else spec.draft_vocab or target.vocab, rings)
         return (
             RefinedDraft(model, rotary, target.vocab, refine, rings)
             if refine
@@ -197,7 +260,8 @@ def _export(module: torch.nn.Module, signature: Signature, fake: FakeTensorMode)
     with fake:
         inputs = tuple(_example(port) for port in signature.inputs)
     named = len(inputs) - len(signature.caches)
-    return export(module, inputs, dynamic_shapes=(*shapes[:named], tuple(shapes[named:])))
+    cached = (tuple(shapes[named:]),) if signature.caches else ()
+    return export(module, inputs, dynamic_shapes=(*shapes[:named], *cached))
 
 
 def _example(port: Port) -> torch.Tensor:

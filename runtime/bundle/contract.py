@@ -78,6 +78,7 @@ def _graph_faults(graph: GraphRecord, vocab: int, block: int) -> Iterator[str]:
     for taken, given in graph.caches:
         if taken not in inputs or given not in outputs:
             yield f"has a cache ({taken}, {given}) that is no input and output of it"
+    yield from (f"names weights {name} that are no input of it" for name in graph.weights if name not in inputs)
     cached = {name for name, _ in graph.caches}
     yield from (f"names a ring {ring} that is no cache of it" for ring in graph.rings if ring not in cached)
     if (graph.widest is not None) != bool(graph.rings):
@@ -101,7 +102,12 @@ def referenced(manifest: Manifest) -> tuple[str, ...]:
     """Relative paths of every file or folder the manifest points to by use: engines, tokenizer, chat template, draft
     vocabulary.
     """
-    engines = (graph.file for model in (manifest.target, manifest.drafter) for graph in model.graphs)
+    engines = (
+        file
+        for model in (manifest.target, manifest.drafter)
+        for graph in model.graphs
+        for file in (graph.file, *graph.weights.values())
+    )
     templates = (file for file in (manifest.text.chat_template, manifest.text.tool_template) if file is not None)
     reduced = manifest.pairing.draft_vocabulary
     vocabulary = () if reduced is None else (reduced.file,)

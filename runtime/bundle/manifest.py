@@ -87,6 +87,8 @@ class GraphRecord(_Record, frozen=True, kw_only=True):
     """the GPU architecture it was compiled for; None where the engine runs on any"""
     profile: int | None = None
     """which of the engine's widths this is, where it was compiled for several; None where it has one"""
+    weights: dict[str, str] = {}
+    """inputs that hold weights, and the files whose bytes these are; engines that name one file share it"""
     plan: PlanRecord | None = None
     part: PartRecord | None = None
     """None where one engine holds all layers"""

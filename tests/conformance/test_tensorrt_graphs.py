@@ -11,12 +11,13 @@ from pathlib import Path
 import models as tiny
 import numpy as np
 import pytest
-from emitted import Emitted, lowered
+from emitted import Emitted, ints, lowered
 from forms import Cached, torch_drafter, torch_target
 
 from dflash_compile.compile.build import BuildOptions, build
 from dflash_compile.compile.pair_sizes import Models, decide
-from dflash_compile.compile.tensorrt.roles import Traced, cache_rows, roles_of, trace_all
+from dflash_compile.compile.tensorrt.roles import cache_rows, roles_of
+from dflash_compile.compile.tensorrt.traced import Traced, trace_all
 from dflash_compile.export.opening import open_drafter, open_target
 from dflash_compile.export.tracing.signature import draft_signature, inject_signature, target_signature
 from dflash_compile.runtime import load
@@ -93,11 +94,10 @@ def test_half_precision_follows_torch_over_a_trace_of_accepts_and_rejects(
     assert anchor == logits[-1].argmax()
     for right in (BLOCK - 1, 0, 2, 1):
         position = half.position
-        block = half.run(
-            "drafter", "draft", BLOCK, anchor=np.array([anchor], np.int32), position=np.array([position], np.int32)
-        )["block"][0]
+        proposed = half.draft(anchor, position)
+        assert proposed[0] == anchor
         drafted = reference.drafter.draft([anchor, *[pair.drafter.spec.mask_id] * (BLOCK - 1)], position)
-        margins = np.sort(drafted, -1)[:, -1] - drafted[np.arange(BLOCK - 1), block[1:]]
+        margins = np.sort(drafted, -1)[:, -1] - drafted[np.arange(BLOCK - 1), proposed[1:]]
         assert (margins <= TOLERANCE * np.abs(drafted).max()).all(), "proposals are torch's, or all but equal to them"
         block = [anchor, *correct(reference, anchor, position, right)]
         out = half.verify(block)
@@ -106,7 +106,7 @@ def test_half_precision_follows_torch_over_a_trace_of_accepts_and_rejects(
         assert (int(out["accepted"][0]), int(out["next_position"][0])) == (right, position + right + 1)
         assert int(out["bonus"][0]) == logits[right].argmax()
         close(out["taps"][0], taps)
-        half.run("drafter", "inject", BLOCK, taps=out["taps"], position=np.array([position], np.int32))
+        half.run("inject", taps=out["taps"], position=ints(position))
         reference.drafter.inject(taps, position)
         end = position + right + 1
         for side, name in ((half.caches["target"], "k_cache_2"), (half.caches["drafter"], "v_cache_1")):
@@ -125,42 +125,51 @@ def correct(reference: Reference, anchor: int, position: int, right: int) -> lis
     return proposals
 
 
-def test_one_row_at_a_time_gives_what_a_block_gives(wide: Emitted) -> None:
+def test_no_engine_holds_weights_of_another(traced: tuple[Traced, ...]) -> None:
+    """Of the checkpoints' tensors, each is in one engine; but the drafter's K and V, which inject and draft project."""
+    held = {one.role.name: set(one.semantic.weights) for one in traced}
+    assert held["embed"] == held["head"] == {"target.model.embed_tokens.weight"}, "tied: one table"
+    assert not (held["embed"] | held["head"]) & held["body"]
+    assert all(name.startswith("target.model.") for name in held["body"])
+    assert all(name.startswith("drafter.") for role in ("inject", "draft") for name in held[role])
+    twice = held["inject"] & held["draft"]
+    assert all(".k_" in name or ".v_proj" in name for name in twice), twice
+
+
+def test_two_rows_at_a_time_give_what_a_block_gives(wide: Emitted) -> None:
     anchor = wide.prefill(PROMPT)
     plain, position = [anchor], wide.position
     for _ in range(BLOCK):
-        out = wide.verify([plain[-1]])
-        assert out["accepted"].tolist() == [0]
-        plain.append(int(out["bonus"][0]))
+        out = wide.verify([plain[-1], plain[-1]])
+        wide.position = position + len(plain)  # the second row is nobody's
+        plain.append(int(out["tokens"][0, 0]))
     wide.position = position
     out = wide.verify(plain[:BLOCK])
     assert (out["tokens"][0].tolist(), int(out["accepted"][0])) == (plain[1:], BLOCK - 1)
 
 
-def test_one_graph_of_several_widths_gives_what_each_alone_would(wide: Emitted, pair: Models, tmp_path: Path) -> None:
-    (role,) = [role for role in roles_of(pair, ("target",), widths=(2, 3)) if role.name == "verify"]
-    assert role.widths == (BLOCK, 3, 2)
-    anchor = wide.prefill(PROMPT)
-    position, caches = wide.position, wide.caches["target"]
+@pytest.mark.parametrize("arch", ["sm89", "sm86"])
+def test_every_width_gives_the_first_rows_of_the_widest(
+    arch: str, pair: Models, traced: tuple[Traced, ...], tmp_path: Path
+) -> None:
+    free = Emitted(pair, lowered(traced, "fp32", arch), tmp_path)
+    anchor = free.prefill(PROMPT)
+    position, caches = free.position, free.caches["target"]
     block = [anchor]
     while len(block) < BLOCK:  # of which the first two proposals stand
-        wide.position, wide.caches["target"] = position, caches
-        choice = int(wide.verify([*block, *[0] * (BLOCK - len(block))])["tokens"][0][len(block) - 1])
+        free.position, free.caches["target"] = position, caches
+        choice = int(free.verify([*block, *[0] * (BLOCK - len(block))])["tokens"][0][len(block) - 1])
         block.append(choice if len(block) < BLOCK - 1 else (choice + 1) % 300)
-    wide.position, wide.caches["target"] = position, caches
-    alone = wide.verify(block)
-    traced = trace_all(pair, [role], lambda *_: None)
-    for arch in ("sm89", "sm86"):
-        free = Emitted(pair, lowered(traced, "fp32", arch), tmp_path)
-        for rows in role.widths:
-            feeds = {"block": np.array([block[:rows]], np.int32), "position": np.array([position], np.int32)}
-            free.caches["target"] = caches
-            out = free.run("target", "verify", BLOCK, **feeds)
-            assert out["tokens"][0].tolist() == alone["tokens"][0].tolist()[:rows]
-            accepted = min(rows - 1, BLOCK - 2)
-            assert (out["accepted"].tolist(), out["next_position"].tolist()) == ([accepted], [position + accepted + 1])
-            assert int(out["bonus"][0]) == alone["tokens"][0][accepted]
-            close(out["taps"][0], alone["taps"][0, :rows])
+    free.position, free.caches["target"] = position, caches
+    widest = free.verify(block)
+    for rows in (3, 2):
+        free.position, free.caches["target"] = position, caches
+        out = free.verify(block[:rows])
+        assert out["tokens"][0].tolist() == widest["tokens"][0].tolist()[:rows]
+        accepted = min(rows - 1, BLOCK - 2)
+        assert (out["accepted"].tolist(), out["next_position"].tolist()) == ([accepted], [position + accepted + 1])
+        assert int(out["bonus"][0]) == widest["tokens"][0][accepted]
+        close(out["taps"][0], widest["taps"][0, :rows])
 
 
 def test_a_whole_answer_equals_the_cpu_bundle_s(wide: Emitted, pair: Models, tmp_path: Path) -> None:
@@ -189,9 +198,8 @@ def test_targets_with_windows_sinks_and_capped_logits(family: str, tmp_path: Pat
     )  # a drafter's shape is read from a target that z-lab's layout knows
     drafter = open_drafter(tiny.write_drafter(tmp_path / "drafter", plain, layers=1, block=BLOCK, taps=(0,)))
     models = Models(target, drafter, decide(open_target(plain), drafter, BuildOptions(context=CONTEXT)).pairing, BLOCK)
-    role = [role for role in roles_of(models, ("target",)) if role.name == "verify"]
-    engines = lowered(trace_all(models, role, lambda *_: None), "fp16", "sm89")
-    assert engines[0].split == (2 if family == "gpt_oss" else 0)
+    engines = lowered(trace_all(models, roles_of(models, ("target",)), lambda *_: None), "fp16", "sm89")
+    assert [engine.split for engine in engines] == [0, 2 if family == "gpt_oss" else 0, 0]
     emitted = Emitted(models, engines, tmp_path)
     rows, spec = cache_rows(models), target.spec
     signature = target_signature(spec.layers, spec.kv_heads, spec.head_dim, rows, spec.vocab, spec.hidden)
@@ -214,11 +222,7 @@ def test_a_draft_whose_anchor_proposes_over_a_reduced_vocabulary(pair: Models, t
     )
     models = decide(pair.target, drafter, BuildOptions(context=CONTEXT))
     assert models.block == BLOCK
-    roles = [
-        role
-        for role in roles_of(models, ("drafter",))
-        if (role.name, role.rows) in (("draft", BLOCK), ("inject", BLOCK))
-    ]
+    roles = roles_of(models)
     emitted = Emitted(models, lowered(trace_all(models, roles, lambda *_: None), "fp16", "sm86"), tmp_path)
     with ExitStack() as stack:
         spec, rows, width = drafter.spec, cache_rows(models), len(drafter.spec.taps) * pair.target.spec.hidden
@@ -227,11 +231,9 @@ def test_a_draft_whose_anchor_proposes_over_a_reduced_vocabulary(pair: Models, t
         calls = stack.enter_context(torch_drafter(drafter, pair.target, signatures, rows))
         reference = Cached(signatures["inject"], calls["inject"], calls["draft"])
         taps = np.random.default_rng(0).standard_normal((BLOCK, width)).astype(np.float32)
-        emitted.run("drafter", "inject", BLOCK, taps=taps[None], position=np.array([0], np.int32))
+        emitted.run("inject", taps=taps[None], position=ints(0))
         reference.inject(taps, 0)
-        block = emitted.run(
-            "drafter", "draft", BLOCK, anchor=np.array([33], np.int32), position=np.array([BLOCK], np.int32)
-        )["block"][0]
+        block = emitted.draft(33, BLOCK)
         logits = reference.draft([33, *[spec.mask_id] * (BLOCK - 1)], BLOCK)
     assert block[0] == 33
     chosen = logits[np.arange(BLOCK - 1), [ids.index(token) for token in block[1:]]]

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +17,8 @@ from emitted import Emitted, lowered
 
 from dflash_compile.compile.options import BuildOptions
 from dflash_compile.compile.pair_sizes import decide
-from dflash_compile.compile.tensorrt.roles import roles_of, trace_all
+from dflash_compile.compile.tensorrt.roles import roles_of
+from dflash_compile.compile.tensorrt.traced import trace_all
 from dflash_compile.export import open_drafter, open_target
 from dflash_compile.runtime import load
 from dflash_compile.runtime.backend import EngineOptions
@@ -45,6 +45,7 @@ def open_pair(bundle: Bundle) -> Pair:
         device.arch,
         device,
         lambda record, whole: Plan(library, bundle.file(record.file), record, whole),
+        bundle.file,
     )
 
 
@@ -86,9 +87,7 @@ def test_numbers_are_those_of_the_graphs_that_were_compiled(pair: Pair, emitted:
     for right in (3, 0, 2):
         position = emitted.position
         at = np.array([position], np.int32)
-        drafted = emitted.run("drafter", "draft", BLOCK, anchor=np.array([anchor], np.int32), position=at)["block"][
-            0
-        ].tolist()
+        drafted = emitted.draft(anchor, position).tolist()
         pair.write("anchor", [anchor])
         pair.write("position", [position])
         pair.run("draft", BLOCK)
@@ -106,7 +105,7 @@ def test_numbers_are_those_of_the_graphs_that_were_compiled(pair: Pair, emitted:
         assert (pair.read("accepted", 1), pair.read("next_position", 1)) == ([right], [emitted.position])
         taps = floats(pair, "taps", out["taps"].size).reshape(out["taps"].shape)
         np.testing.assert_allclose(taps, out["taps"], rtol=0, atol=TOLERANCE * np.abs(out["taps"]).max())
-        emitted.run("drafter", "inject", BLOCK, taps=out["taps"], position=at)
+        emitted.run("inject", taps=out["taps"], position=at)
         pair.run("inject", BLOCK)
         anchor = int(out["bonus"][0])
 
@@ -170,31 +169,23 @@ def test_text_is_the_target_s_own(real_bundle: Path) -> None:
             assert session.statistics.tau >= 1
 
 
-def test_how_often_one_row_alone_chooses_the_same(real_bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The decode engine is another engine and may round otherwise: reported, and bounded from below."""
-    bundle = open_bundle(real_bundle)
+def test_how_often_the_narrowest_verify_chooses_the_same(real_bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Another width is another program and may round otherwise: reported, and bounded from below."""
     with load(real_bundle) as session:
         tokens = list(session.tokens(QUESTIONS[0], max_new_tokens=100, draft=False))
-    pair: Any = open_pair(bundle)
-    record = next(
-        graph for graph in bundle.manifest.target.graphs if graph.role == "decode" and graph.arch == pair.device.arch
-    )  # type: ignore[attr-defined]
-    plan = Plan(Library("tensorrt_rtx", pair.device, None), bundle.file(record.file), record)
-    plan.give_scratch(pair.device.allocate(plan.scratch), plan.scratch)
-    for port in plan.ports:
-        plan.bind(port, pair.buffers[pair._buffer("decode", port)])
-    same = 0
+    pair, same = open_pair(open_bundle(real_bundle)), 0
+    narrow, block = pair.widths[0], pair.block
     for position, token in enumerate(tokens):
-        pair.write("block", [token, *[token] * (pair.block - 1)])
-        pair.write("position", [position])
-        pair.run("verify", pair.block)
-        wide = pair.read("tokens", 1)
-        pair.write("position", [position])
-        plan.enqueue()
-        same += pair.read("tokens", 1) == wide
+        choices = []
+        for rows in (block, narrow):
+            pair.write("block", [token] * rows)
+            pair.write("position", [position])
+            pair.run("verify", rows)
+            choices.append(pair.read("tokens", 1))
+        same += choices[0] == choices[1]
     pair.close()
     with capsys.disabled():
-        sys.stdout.write(f"\none row alone agrees with a block's first row in {same} of {len(tokens)} choices\n")
+        sys.stdout.write(f"\n{narrow} rows agree with a block's first row in {same} of {len(tokens)} choices\n")
     assert same >= 0.9 * len(tokens)
 
 

@@ -40,6 +40,8 @@ def test_the_device_calls_cuda_core_as_it_wants_to_be_called(strict: StrictCore,
     pinned[:] = 5
     device.write(address, [1, 2, 3])
     device.read_into(pinned, address)
+    (tmp_path / "weights.bin").write_bytes(bytes(range(48)))
+    device.load(tmp_path / "weights.bin", address)
     (tmp_path / "commit.cubin").write_bytes(b"cubin")
     launch = device.kernel(tmp_path / "commit.cubin", "commit")
     strict.calls.clear()

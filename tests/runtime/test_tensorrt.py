@@ -5,10 +5,11 @@ whatever the drafter guesses.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
+import trt_machine
 from fakes import continuation
 from trt_fakes import ARCH, BLOCK, CHUNK, CONTEXT, ROWS, manifest
 from trt_machine import PATTERNS, PROMPT, Machine, Turns
@@ -20,7 +21,8 @@ from dflash_compile.runtime.errors import BundleError, IncompatibleError, Length
 from dflash_compile.runtime.policy.controller import PLAIN, AdaptiveWidth
 from dflash_compile.runtime.requirements import check_requirements
 
-ORDER = ["draft", "verify", "inject", "commit", "read"]
+DRAFT, VERIFY, PREFILL = (["embed", role, "head"] for role in ("draft", "verify", "prefill"))
+ORDER = [*DRAFT, *VERIFY, "inject", "commit", "read"]
 
 
 @pytest.mark.parametrize("capturable", [True, False])
@@ -43,9 +45,9 @@ def test_a_cycle_is_one_graph_in_order_and_one_copy_back() -> None:
     assert (
         log[:first]
         == ["write"] * 3
-        + ["prefill", "read", "write", "inject"]
+        + [*PREFILL, "read", "write", "inject"]
         + ["write"] * 3
-        + ["prefill", "read", "write", "inject"]
+        + [*PREFILL, "read", "write", "inject"]
         + ["write"] * 2
     )
     assert log[first:] == ["launch", *ORDER] * log.count("launch"), "from then on the host writes nothing"
@@ -108,20 +110,32 @@ def test_every_buffer_is_allocated_once_and_shared_as_it_must_be() -> None:
     before = dict(machine.device.memory)
     machine.answer(PROMPT, 30)
     assert machine.device.memory.keys() == before.keys(), "nothing is allocated while it runs"
-    plans: Any = machine.pair.plans
-    prefill, verify, draft = (plans[key].addresses for key in (("prefill", CHUNK), ("verify", BLOCK), ("draft", BLOCK)))
+    chains = machine.pair.chains
+    (fill, prefill, first), (embed, verify, head), (row, draft, propose), (inject,), (long,) = (
+        [step.addresses for step in chains[call].steps]
+        for call in (("prefill", CHUNK), ("verify", BLOCK), ("draft", BLOCK), ("inject", BLOCK), ("inject", CHUNK))
+    )
     for cache in ("k_cache_0", "v_cache_0"):
         assert prefill[cache] == verify[cache] == verify[f"{cache}_out"]
-        assert (
-            draft[cache]
-            == plans["inject", BLOCK].addresses[cache]
-            == plans["inject", CHUNK].addresses[cache]
-            != verify[cache]
-        )
-    assert draft["block"] == verify["block"]
-    assert verify["taps"] == prefill["taps"] == plans["inject", BLOCK].addresses["taps"]
-    assert len({verify["k_cache_0"], verify["v_cache_0"], verify["taps"], verify["block"], verify["tokens"]}) == 5
-    assert len({plan.given for plan in plans.values()}) == 1, "one scratch memory for all"
+        assert draft[cache] == inject[cache] == long[cache] != verify[cache]
+    assert propose["proposals"] == embed["tokens"] == head["block"]
+    assert row["tokens"] == propose["anchor"], "the anchor's row is looked up where the masks' rows are"
+    assert row["embedded"] == draft["embedded"] != embed["embedded"] == verify["embedded"] == fill["embedded"]
+    assert head["hidden"] == verify["hidden"] != first["hidden"] == prefill["last"]
+    assert verify["taps"] == prefill["taps"] == inject["taps"]
+    places = {*verify.values(), *head.values(), *propose.values(), *first.values(), *embed.values()}
+    unread = {propose[port] for port in ("block", "tokens", "accepted", "bonus", "next_position")} | {head["proposals"]}
+    assert len(unread) == 6
+    assert embed["table"] == head["table"] == propose["table"]
+    assert machine.device.loaded == ["table.bin"], "once for all that read it"
+    assert len(places) == 22, "whatever is not shared has a place of its own"
+    assert len({plan.given for plan in machine.pair.plans.values()}) == 1, "one scratch memory for all"  # type: ignore[attr-defined]
+
+
+def test_a_drafter_with_a_head_of_its_own_uses_none_of_the_target_s() -> None:
+    machine = Machine(PATTERNS["now and then"], own_head=True)
+    assert machine.device.graphs == [["draft", *VERIFY, "inject", "commit", "read"]] * 2
+    assert machine.answer(PROMPT, 40) == continuation(PROMPT, 40)
 
 
 @pytest.mark.parametrize("capturable", [True, False])
@@ -165,7 +179,7 @@ def test_a_width_that_rounds_otherwise_is_left_aside() -> None:
 def test_engines_that_cannot_be_captured_capture_themselves() -> None:
     machine = Machine(capturable=False)
     assert machine.device.graphs == []
-    assert machine.whole_graph == ["draft", "verify", "inject"]
+    assert sorted(machine.whole_graph) == ["draft", "embed", "embed", "head", "inject", "verify"], "each program once"
 
 
 def test_closing_waits_for_the_cycle_under_way() -> None:
@@ -177,6 +191,12 @@ def test_closing_waits_for_the_cycle_under_way() -> None:
     assert machine.device.closed
     with pytest.raises(UsageError, match="closed"):
         machine.engines.target.verify([1, 2], 0)
+
+
+def test_weights_of_another_size_are_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trt_machine, "bundle_file", lambda name: SimpleNamespace(name=name, stat=lambda: Path().stat()))
+    with pytest.raises(BundleError, match=r"table\.bin has another size"):
+        Machine()
 
 
 def test_a_missing_engine_is_named() -> None:

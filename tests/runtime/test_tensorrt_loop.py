@@ -53,7 +53,7 @@ def test_text_and_statistics_are_those_of_single_cycles(pattern: str, cycles: in
 
 def test_a_launch_is_one_graph_and_one_copy_back() -> None:
     machine = Machine(cycles=3)
-    body = ["draft", "verify", "inject", "commit"]
+    body = ["embed", "draft", "head", "embed", "verify", "head", "inject", "commit"]
     assert machine.device.graphs == [["begin", *body, "read"]], "and no graph of single cycles"
     machine.answer(PROMPT, 30)
     log = machine.device.log

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from trt_fakes import ARCH, FakeDevice, FakePlan, manifest
+from trt_fakes import ARCH, FakeDevice, FakePlan, bundle_file, manifest
 
 from dflash_compile.runtime.backend import EngineOptions
 from dflash_compile.runtime.backends.tensorrt import backend, pair
@@ -32,7 +32,7 @@ class Opening:
         record = manifest()
         record.requires = SimpleNamespace(package="tensorrt-rtx", built_with="1.7")
         record.files = {"drafter/loop.sm89.cubin": "x"}
-        self.bundle: Any = SimpleNamespace(manifest=record, root=Path("bundle"), file=Path)
+        self.bundle: Any = SimpleNamespace(manifest=record, root=Path("bundle"), file=bundle_file)
         self.device = Gpu()
         self.kernels: Path | None = None
         self.kept: Path | None = None

@@ -18,6 +18,10 @@ from fakes import VOCAB, choice
 from dflash_compile.runtime.bundle.manifest import GraphRecord, PortRecord
 
 BLOCK, CHUNK, ROWS, CONTEXT = 4, 8, 128, 100
+MASK = 6
+LIFT = 100
+"""from tokens to what stands for them between two engines"""
+TABLE = [31, 41, 59]
 ARCH = "sm89"
 CACHES = {"target": ["k_cache_0", "v_cache_0"], "drafter": ["k_cache_0", "v_cache_0"]}
 
@@ -31,6 +35,7 @@ class FakeDevice:
         self.log: list[str] = []
         self.recording: list[Callable[[], None]] | None = None
         self.graphs: list[list[str]] = []
+        self.loaded: list[str] = []
         self.done = 0
         self.closed = False
         self.conditions: dict[int, int] = {}
@@ -42,6 +47,11 @@ class FakeDevice:
         address = 1000 * (len(self.memory) + 1)
         self.memory[address] = np.zeros(-(-size // 4), np.int32)
         return address
+
+    def load(self, file: Path, address: int) -> None:
+        assert self.recording is None, "a file read while a graph is recorded"
+        self.at(address)[:] = np.frombuffer(file.read_bytes(), np.int32)
+        self.loaded.append(file.name)
 
     def pinned(self, count: int) -> np.ndarray:
         return np.full(count, -1, np.int32)
@@ -198,7 +208,7 @@ class FakePlan:
         capturable: bool,
         last_bit: int = 0,
     ) -> None:
-        """`last_bit` is added to the taps of a verify: another width's rounding."""
+        """`last_bit` is added to the taps: another width's rounding."""
         self.last_bit = last_bit
         self.device, self.record, self.owner, self.right, self.capturable = device, record, owner, right, capturable
         self.addresses: dict[str, int] = {}
@@ -233,49 +243,89 @@ class FakePlan:
             memory[out][position : position + len(tokens)] = tokens
         return memory["k_cache_0"].tolist()
 
-    def _prefill(self, memory: dict[str, np.ndarray]) -> None:
-        position, valid = int(memory["position"][0]), int(memory["valid"][0])
-        cache = self._written(memory, memory["tokens"][:CHUNK], position)
-        memory["next_token"][0] = choice(cache[: position + valid])
-        memory["taps"][:CHUNK] = memory["tokens"][:CHUNK]
+    def _embed(self, memory: dict[str, np.ndarray]) -> None:
+        rows = self.record.rows
+        assert memory["table"].tolist() == TABLE, "another table"
+        memory["embedded"][:rows] = embedded(memory["tokens"][:rows])
 
-    def _verify(self, memory: dict[str, np.ndarray]) -> None:
+    def _prefill(self, memory: dict[str, np.ndarray]) -> None:
+        tokens = tokens_of(memory["embedded"][: self.record.rows])
+        position, rows = int(memory["position"][0]), len(tokens)
+        cache = self._written(memory, tokens, position)
+        hidden = [LIFT + choice(cache[: position + row + 1]) for row in range(rows)]
+        memory["hidden"][:rows] = hidden
+        memory["last"][0] = hidden[max(min(int(memory["valid"][0]), rows) - 1, 0)]
+        memory["taps"][:rows] = tokens + self.last_bit
+
+    _verify = _prefill
+
+    def _head(self, memory: dict[str, np.ndarray]) -> None:
         rows = self.record.rows
         assert rows is not None
+        assert memory["table"].tolist() == TABLE, "another head"
         position, block = int(memory["position"][0]), memory["block"][:rows].copy()
-        cache = self._written(memory, block, position)
-        tokens = [choice(cache[: position + row + 1]) for row in range(rows)]
+        tokens = memory["hidden"][:rows] - LIFT
         accepted = next((slot for slot in range(rows - 1) if tokens[slot] != block[slot + 1]), rows - 1)
         memory["tokens"][:rows] = tokens
+        memory["proposals"][:rows] = [memory["anchor"][0], *tokens[1:]]
         memory["accepted"][0], memory["bonus"][0], memory["next_position"][0] = (
             accepted,
             tokens[accepted],
             position + accepted + 1,
         )
-        memory["taps"][:rows] = block + self.last_bit
 
     def _inject(self, memory: dict[str, np.ndarray]) -> None:
         self._written(memory, memory["taps"][: self.record.rows], int(memory["position"][0]))
 
     def _draft(self, memory: dict[str, np.ndarray]) -> None:
-        position, anchor = int(memory["position"][0]), int(memory["anchor"][0])
-        known = [*memory["k_cache_0"][:position].tolist(), anchor]
+        position, own = int(memory["position"][0]), "block" in memory
+        anchor, *masks = memory["anchor"][:1] if own else tokens_of(memory["embedded"][:BLOCK])
+        assert own or masks == [MASK] * (BLOCK - 1), "rows that are not the masks'"
+        known = [*memory["k_cache_0"][:position].tolist(), int(anchor)]
         for slot in range(BLOCK - 1):
             true = choice(known)
             known.append(true if self.right(position + 1 + slot) else (true + 1) % VOCAB)
-        memory["block"][:BLOCK] = known[position:]
+        if own:
+            memory["block"][:BLOCK] = known[position:]
+        else:
+            memory["hidden"][:BLOCK] = [LIFT, *(LIFT + token for token in known[position + 1 :])]
         self._written(
             memory, np.full(BLOCK, 9, np.int32), position
         )  # the block's own rows, to be overwritten before they count
 
 
-def manifest(widths: Sequence[int] = (BLOCK,)) -> Any:
-    """What `Pair` reads of a manifest, with a verify of each of `widths`."""
+def embedded(tokens: np.ndarray) -> np.ndarray:
+    """What stands for a token before the first layer. Memory that nobody wrote stands for none."""
+    return tokens * 3 + LIFT
+
+
+def tokens_of(rows: np.ndarray) -> np.ndarray:
+    assert (rows >= LIFT).all(), "rows that nobody embedded"
+    return (rows - LIFT) // 3
+
+
+def bundle_file(name: str) -> Any:
+    """The file of that name: each is the table."""
+    content = np.array(TABLE, np.int32).tobytes()
+    return SimpleNamespace(name=name, stat=lambda: SimpleNamespace(st_size=len(content)), read_bytes=lambda: content)
+
+
+def manifest(widths: Sequence[int] = (BLOCK,), own_head: bool = False) -> Any:
+    """What `Pair` reads of a manifest, with a verify of each of `widths`; with `own_head` the drafter needs neither
+    table nor head of the target.
+    """
     cache = [(name, f"{name}_out") for name in CACHES["target"]]
 
-    def graph(role: str, rows: int, inputs: dict[str, int], outputs: dict[str, int]) -> GraphRecord:
+    def graph(
+        role: str,
+        rows: int,
+        inputs: dict[str, int],
+        outputs: dict[str, int],
+        engine: tuple[str, int] | None = None,
+        cached: bool = True,
+    ) -> GraphRecord:
         taken, given = (
-            [PortRecord(name=name, dtype="int32", shape=[1, 1, ROWS, 1]) for name in names]
+            [PortRecord(name=name, dtype="int32", shape=[1, 1, ROWS, 1]) for name in names] if cached else []
             for names in zip(*cache, strict=True)
         )
         ports = [
@@ -284,27 +334,51 @@ def manifest(widths: Sequence[int] = (BLOCK,)) -> Any:
         ]
         return GraphRecord(
             role=role,
-            file=f"{role}-{rows}",
+            file=engine[0] if engine else role,
             rows=rows,
             inputs=ports[0] + taken,
             outputs=ports[1] + given,
-            caches=cache,
+            caches=cache if cached else [],
             arch=ARCH,
+            profile=engine[1] if engine else None,
+            weights={"table": "table.bin"} if "table" in inputs else {},
         )
 
     one = {"position": 1}
     counts = {"accepted": 1, "bonus": 1, "next_position": 1}
+    calls = [("prefill", CHUNK), *(("verify", rows) for rows in sorted(widths, reverse=True))]
     target = [
-        graph("prefill", CHUNK, {"tokens": CHUNK, "valid": 1} | one, {"next_token": 1, "taps": CHUNK}),
-        *(graph("verify", rows, {"block": rows} | one, {"tokens": rows, "taps": rows} | counts) for rows in widths),
-        graph("decode", 1, {"block": 1} | one, {"tokens": 1, "taps": 1} | counts),
+        graph(
+            role,
+            rows,
+            {"embedded": rows, "valid": 1} | one,
+            {"hidden": rows, "last": 1, "taps": rows},
+            ("body", number),
+        )
+        for number, (role, rows) in enumerate(calls)
     ]
-    drafter = [graph("inject", rows, {"taps": rows} | one, {}) for rows in (CHUNK, BLOCK)]
-    drafter.append(graph("draft", BLOCK, {"anchor": 1} | one, {"block": BLOCK}))
+    for number, (_, rows) in enumerate([*calls, ("draft", 1)]):
+        target.append(
+            graph(
+                "embed",
+                rows,
+                {"tokens": rows, "table": len(TABLE)},
+                {"embedded": rows},
+                ("embed", number),
+                cached=False,
+            )
+        )
+    for number, (_, rows) in enumerate(calls[1:]):
+        taken = {"hidden": rows, "block": rows, "anchor": 1, "table": len(TABLE)} | one
+        given = {"tokens": rows, "proposals": rows} | counts
+        target.append(graph("head", rows, taken, given, ("head", number), cached=False))
+    drafter = [graph("inject", rows, {"taps": rows} | one, {}, ("inject", rows)) for rows in (CHUNK, BLOCK)]
+    read = ({"anchor": 1}, {"block": BLOCK}) if own_head else ({"embedded": BLOCK}, {"hidden": BLOCK})
+    drafter.append(graph("draft", BLOCK, read[0] | one, read[1]))
     return SimpleNamespace(
         target=SimpleNamespace(graphs=target, vocab=VOCAB),
         drafter=SimpleNamespace(graphs=drafter),
-        pairing=SimpleNamespace(block=BLOCK),
+        pairing=SimpleNamespace(block=BLOCK, mask_id=MASK),
         requires=SimpleNamespace(exact_width=BLOCK),
         context=CONTEXT,
     )

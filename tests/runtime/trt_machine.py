@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 
-from trt_fakes import ARCH, BLOCK, FakeDevice, FakePlan, manifest
+from trt_fakes import ARCH, BLOCK, FakeDevice, FakePlan, bundle_file, manifest
 
 from dflash_compile.runtime.backends.tensorrt.engines import engines
 from dflash_compile.runtime.backends.tensorrt.loop import Kernels
@@ -36,12 +36,13 @@ class Machine:
         widths: Sequence[int] = (BLOCK,),
         unlike: int = 0,
         cycles: int = 0,
+        own_head: bool = False,
         kernels: Callable[[FakeDevice], Kernels] = lambda device: Kernels(device.begin_loop, device.commit_loop),
     ) -> None:
         """`unlike` is a width of verify that rounds otherwise; `cycles` are those of a loop on the device, if any,
         which `kernels` loads.
         """
-        self.device, self.manifest = FakeDevice(), manifest(widths)
+        self.device, self.manifest = FakeDevice(), manifest(widths, own_head)
         self.whole_graph: list[str] = []
         if drop:
             self.manifest.drafter.graphs = [graph for graph in self.manifest.drafter.graphs if graph.role != drop]
@@ -53,7 +54,7 @@ class Machine:
                 self.device, record, owner, right, capturable, int(record.role == "verify" and record.rows == unlike)
             )
 
-        self.pair = Pair(self.manifest, ARCH, self.device, load)
+        self.pair = Pair(self.manifest, ARCH, self.device, load, bundle_file)
         self.engines: Engines = engines(
             self.pair, self.device.commit, (lambda: kernels(self.device)) if cycles else None, cycles
         )

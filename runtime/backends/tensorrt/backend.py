@@ -60,7 +60,7 @@ def _open(bundle: Bundle, options: EngineOptions, device: CudaDevice) -> Engines
     def load(record: GraphRecord, whole_graph: bool) -> Plan:
         return Plan(library, bundle.file(record.file), record, whole_graph)
 
-    pair = Pair(bundle.manifest, device.arch, device, load)
+    pair = Pair(bundle.manifest, device.arch, device, load, bundle.file)
     if options.cache is not None:
         library.save_kernels(options.cache)
 

@@ -43,11 +43,12 @@ def _outcome(pair: Pair, tokens: list[int], position: int, rows: int, seen: int)
     pair.write("block", tokens)
     pair.write("position", [position])
     pair.run("verify", rows)
-    plan, record = pair.plans["verify", pair.block], pair.record(("verify", pair.block))
-    taps = pair.bits("taps", plan.bytes("taps")).reshape(pair.block, -1)[:seen]
+    widest = ("verify", pair.block)
+    record = pair.record(widest)
+    taps = pair.bits("taps", pair.bytes(widest, "taps")).reshape(pair.block, -1)[:seen]
     kept = [np.array(pair.read("tokens", seen)), taps.copy()]
     for name, _ in record.caches[-2:]:
         heads = next(port.shape[1] for port in record.inputs if port.name == name)
-        cache = pair.bits(f"target/{name}", plan.bytes(name)).reshape(int(heads), pair.rows, -1)
+        cache = pair.bits(f"target/{name}", pair.bytes(widest, name)).reshape(int(heads), pair.rows, -1)
         kept.append(cache[:, position : position + seen].copy())
     return kept

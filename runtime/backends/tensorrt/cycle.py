@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ...engines import Cycled, CycleEngine
 from .device import Device, Launch
-from .plan import Runner
+from .steps import Chain
 
 SIDES = 2
 
@@ -43,7 +43,7 @@ class Cycle(CycleEngine):
     def __init__(
         self,
         device: Device,
-        runners: Mapping[int, Sequence[Runner]],
+        runners: Mapping[int, Sequence[Chain]],
         commit: Callable[[], None],
         state: State,
         *,

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from ...errors import IncompatibleError
 
 _INT = np.dtype(np.int32).itemsize
+_STAGED = 64 << 20
+"""bytes of a file on their way to the device at once"""
 
 
 class Launch(Protocol):
@@ -36,6 +38,10 @@ class Device(Protocol):
 
     def allocate(self, size: int) -> int:
         """Address of `size` zeroed bytes, which live as long as the device."""
+        ...
+
+    def load(self, file: Path, address: int) -> None:
+        """The bytes of `file` to `address`. They are there when this returns."""
         ...
 
     def pinned(self, count: int) -> NDArray[np.int32]:
@@ -123,6 +129,19 @@ class CudaDevice:
         buffer.fill(0, stream=self._stream)
         self._kept.append(buffer)
         return int(buffer.handle)
+
+    def load(self, file: Path, address: int) -> None:
+        size = min(_STAGED, file.stat().st_size)
+        staged = self._pinned_memory.allocate(size)
+        start = int(staged.handle)
+        view = (ctypes.c_ubyte * size).from_address(start)
+        with file.open("rb") as content:
+            while count := content.readinto(view):
+                part = self._core.Buffer.from_handle(start, count, owner=staged)
+                self._core.Buffer.from_handle(address, count, owner=self).copy_from(part, stream=self._stream)
+                self._stream.sync()  # the staging memory is filled again
+                address += count
+        staged.close()
 
     def pinned(self, count: int) -> NDArray[np.int32]:
         buffer = self._pinned_memory.allocate(count * _INT)

@@ -9,7 +9,8 @@ from ...errors import IncompatibleError, UsageError
 from .bitwise import equal_widths
 from .cycle import Cycle, State
 from .loop import Kernels, Loop, Places
-from .pair import Loaded, Pair
+from .pair import Pair
+from .steps import Chain
 
 _ANSWER = ("block", "accepted", "bonus", "next_position")
 _NO_LOOP = "device_loop is left aside, and the host starts each cycle: {what} ({why})."
@@ -111,12 +112,12 @@ def engines(
     return Engines(Target(pair, widths), Drafter(pair), tuple(notes), cycle or _cycle(pair, widths, commit))
 
 
-def _runners(pair: Pair, widths: Sequence[int]) -> Mapping[int, Sequence[Loaded]]:
+def _runners(pair: Pair, widths: Sequence[int]) -> Mapping[int, Sequence[Chain]]:
     """Draft, verify and inject of every width."""
     # A narrower verify takes the front of the same block, and what inject writes behind it is not read before it is
     # written again.
-    draft, inject = (pair.plans[role, pair.block] for role in ("draft", "inject"))
-    return {rows: (draft, pair.plans["verify", rows], inject) for rows in widths}
+    draft, inject = (pair.chains[role, pair.block] for role in ("draft", "inject"))
+    return {rows: (draft, pair.chains["verify", rows], inject) for rows in widths}
 
 
 def _cycle(pair: Pair, widths: Sequence[int], commit: Callable[[Sequence[int]], None]) -> Cycle:

@@ -19,7 +19,7 @@ from time import perf_counter
 from ...engines import Cycled, CycleEngine
 from ...errors import IncompatibleError
 from .device import Device, Launch
-from .plan import Runner
+from .steps import Chain
 
 MOST_ENDS = 62
 """ids that the device looks for; an answer that ends with another one ends in the host, and the rest of the launch is
@@ -57,7 +57,7 @@ class Loop(CycleEngine):
     def __init__(
         self,
         device: Device,
-        runners: Mapping[int, Sequence[Runner]],
+        runners: Mapping[int, Sequence[Chain]],
         kernels: Kernels,
         places: Places,
         *,

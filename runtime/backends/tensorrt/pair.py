@@ -1,14 +1,16 @@
-"""A pair's engines over one set of buffers: who reads and writes what, allocated once, bound once, never moved.
+"""A pair's engines over one set of buffers: who reads and writes what, allocated once, never moved.
 
-    anchor, position ─▶ draft ─▶ block ─▶ verify ─▶ accepted, bonus, next_position ─▶ commit ─▶ anchor, position, report
-                                              └────▶ taps ─▶ inject
+    anchor ─▶ embed ─▶ draft ─▶ head ─▶ block ─▶ embed ─▶ body ─▶ head ─▶ accepted, bonus, next_position ─▶ commit
+                                                           └─▶ taps ─▶ inject
 
-Everything is on one stream, so that a buffer is free to be written as soon as what reads it has been asked for.
+The target's table and head are engines of their own, which the drafter uses too. Everything is on one stream, so that a
+buffer is free to be written as soon as what reads it has been asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -18,12 +20,18 @@ from ...bundle.manifest import GraphRecord, Manifest
 from ...errors import BundleError, UsageError
 from .device import Device
 from .plan import Runner
+from .steps import Chain, Step
 
 _INT = 4
 
 
 class Loaded(Runner, Protocol):
     """A runner that knows what memory it needs."""
+
+    @property
+    def ports(self) -> Mapping[str, object]:
+        """Its inputs and outputs by name."""
+        ...
 
     @property
     def scratch(self) -> int:
@@ -40,14 +48,25 @@ class Loaded(Runner, Protocol):
 
 
 Load = Callable[[GraphRecord, bool], Loaded]
-"""opens an engine; the flag asks for a context that captures itself"""
+"""opens a program of an engine; the flag asks for a context that captures itself"""
+Call = tuple[str, int]
+"""role and rows"""
+Program = tuple[str, int | None]
+"""file and profile"""
+Wiring = tuple[Call, Mapping[str, str]]
+"""a run of an engine, and the buffers of those ports that do not go by their own names"""
+
+# What nobody reads; every port has memory of its own.
+_UNREAD = {port: f"unread/{port}" for port in ("block", "tokens", "proposals", "accepted", "bonus", "next_position")}
+_ROWS = "draft/embedded"
+"""Embedded rows that a draft starts from: the anchor's, which each draft writes, then the masks', written once."""
 
 
 class Pair:
     """Engines and buffers of one bundle for one architecture."""
 
-    def __init__(self, manifest: Manifest, arch: str, device: Device, load: Load) -> None:
-        """Raises `BundleError` for an engine that is not there."""
+    def __init__(self, manifest: Manifest, arch: str, device: Device, load: Load, file: Callable[[str], Path]) -> None:
+        """`file` finds those of the bundle. Raises `BundleError` for an engine that is not there."""
         self.manifest, self.device, self.block = manifest, device, manifest.pairing.block
         self.records = {
             (graph.role, graph.rows): graph
@@ -59,24 +78,73 @@ class Pair:
         verifies = {rows for role, rows in self.records if role == "verify" and rows is not None}
         self.widths = sorted({self.block, *verifies})
         """of verify, narrowest first"""
-        captured = [("draft", self.block), *(("verify", rows) for rows in self.widths), ("inject", self.block)]
-        roles = (("prefill", self.chunk), *captured, ("inject", self.chunk))
-        self.plans = {role: load(self.record(role), False) for role in dict.fromkeys(roles)}
-        self.captures = all(self.plans[role].capturable for role in captured)
+        wired = self._wired()
+        programs = self._programs(wired, wired)
+        self.plans = {key: load(record, False) for key, record in programs.items()}
+        cycle: list[Call] = [("draft", self.block), *(("verify", rows) for rows in self.widths), ("inject", self.block)]
+        captured = self._programs(wired, cycle)
+        self.captures = all(self.plans[key].capturable for key in captured)
         if not self.captures:
-            for role in captured:  # the context that is there must go first: two of one profile exclude each other
-                del self.plans[role]
-                self.plans[role] = load(self.record(role), True)
+            for key, record in captured.items():
+                del self.plans[key]  # first, because two contexts of one profile exclude each other
+                self.plans[key] = load(record, True)
         self._host = device.pinned(max(self.chunk, self.block + 1))
         self._bits: NDArray[np.int32] | None = None
-        self.buffers = {name: device.allocate(size) for name, size in self._sizes().items()}
-        self._bind()
+        self.buffers = {name: device.allocate(size) for name, size in self._sizes(wired).items()}
+        for plan in self.plans.values():
+            plan.give_scratch(self.buffers["scratch"], max(plan.scratch for plan in self.plans.values()))
+        self.chains = {call: Chain([self._step(*wiring) for wiring in wirings]) for call, wirings in wired.items()}
+        weights = {name: found for record in programs.values() for name, found in record.weights.items()}
+        for name, found in weights.items():
+            self._load(name, file(found))
         verify = self.record(("verify", self.block))
         self.rows = next(_length(verify, name) for name, _ in verify.caches)
         self.closed = False
-        for plan in self.plans.values():  # kernels are compiled now, and every context has run before it is captured
-            plan.enqueue()
+        device.write(self.buffers["block"], [manifest.pairing.mask_id] * self.block)
+        for chain in self.chains.values():  # kernels are compiled now, and all has run before it is captured
+            chain.enqueue()
         device.mark()()
+
+    def _load(self, name: str, file: Path) -> None:
+        """The weights of the input `name`, for all engines that take them."""
+        sizes = {plan.bytes(name) for plan in self.plans.values() if name in plan.ports}
+        if sizes != {file.stat().st_size}:
+            raise BundleError(
+                f"{file.name} has another size than the engines take",
+                where=str(file),
+                why=f"{file.stat().st_size} bytes, not {' or '.join(map(str, sorted(sizes)))}",
+                fix="build the bundle again",
+            )
+        self.device.load(file, self.buffers[name])
+
+    def _wired(self) -> Mapping[Call, Sequence[Wiring]]:
+        """What each call runs, in order. That of masks comes first, while the block holds nothing else."""
+        narrow, wide = self.widths[0], ("draft", self.block)
+        prefill: list[Wiring] = [(("embed", self.chunk), {}), (("prefill", self.chunk), {})]
+        # The head has no width of one row: the second one of this is empty.
+        prefill.append((("head", narrow), {**_UNREAD, "hidden": "last", "tokens": "next_token"}))
+        draft: list[Wiring] = [(wide, {"embedded": _ROWS})]
+        calls: dict[Call, Sequence[Wiring]] = {}
+        ports = _ports(self.record(wide))
+        if "embedded" in ports:
+            calls["masks", self.block] = [(("embed", self.block), {"tokens": "block", "embedded": _ROWS})]
+            draft.insert(0, (("embed", 1), {"tokens": "anchor", "embedded": _ROWS}))
+        if "hidden" in ports:
+            draft.append((("head", self.block), {**_UNREAD, "proposals": "block"}))
+        calls["prefill", self.chunk] = prefill
+        calls[wide] = draft
+        for rows in self.widths:
+            verify: Call = ("verify", rows)
+            read = {"proposals": _UNREAD["proposals"]}
+            calls[verify] = [(("embed", rows), {"tokens": "block"}), (verify, {}), (("head", rows), read)]
+        for rows in (self.block, self.chunk):
+            calls["inject", rows] = [(("inject", rows), {})]
+        return calls
+
+    def _programs(self, wired: Mapping[Call, Sequence[Wiring]], calls: Iterable[Call]) -> Mapping[Program, GraphRecord]:
+        """What `calls` run, each once."""
+        records = [self.record(call) for made in calls for call, _ in wired[made]]
+        return {_program(record): record for record in records}
 
     def write(self, name: str, values: Sequence[int]) -> None:
         """Integers into a buffer."""
@@ -84,9 +152,9 @@ class Pair:
         self.device.write(self.buffers[name], values)
 
     def run(self, role: str, rows: int) -> None:
-        """One run of an engine, on what the buffers hold by then."""
+        """One call, on what the buffers hold by then."""
         self._open()
-        self.plans[role, rows].enqueue()
+        self.chains[role, rows].enqueue()
 
     def read(self, name: str, count: int) -> list[int]:
         """Integers of a buffer, once everything asked for is done."""
@@ -129,31 +197,37 @@ class Pair:
             )
         return self.records[role]
 
-    def _sizes(self) -> Mapping[str, int]:
+    def bytes(self, call: Call, port: str) -> int:
+        """Size of what a program of its own, that of `call`, reads or writes at `port`."""
+        return self.plans[_program(self.record(call))].bytes(port)
+
+    def _sizes(self, wired: Mapping[Call, Sequence[Wiring]]) -> Mapping[str, int]:
         """Bytes of every buffer. Those that several engines share are as large as the largest needs."""
         sizes = {"scratch": max(plan.scratch for plan in self.plans.values()), "report": (self.block + 1) * _INT}
-        for role, plan in self.plans.items():
-            for port in _ports(self.record(role)):
-                name = self._buffer(role[0], port)
-                sizes[name] = max(sizes.get(name, 0), plan.bytes(port))
+        for wirings in wired.values():
+            for call, names in wirings:
+                for port, name in self._named(call, names).items():
+                    sizes[name] = max(sizes.get(name, 0), self.bytes(call, port))
         return sizes
 
-    def _bind(self) -> None:
-        scratch = self._sizes()["scratch"]
-        for role, plan in self.plans.items():
-            plan.give_scratch(self.buffers["scratch"], scratch)
-            for port in _ports(self.record(role)):
-                plan.bind(port, self.buffers[self._buffer(role[0], port)])
+    def _step(self, call: Call, names: Mapping[str, str]) -> Step:
+        key = _program(self.record(call))
+        addresses = {port: self.buffers[name] for port, name in self._named(call, names).items()}
+        return Step(lambda: self.plans[key], addresses)
 
-    def _buffer(self, role: str, port: str) -> str:
-        """The buffer behind a port: by name, but the two models' caches apart, and a cache's output where its input
+    def _named(self, call: Call, names: Mapping[str, str]) -> Mapping[str, str]:
+        """The buffer of each port: by name, but the two models' caches apart, and a cache's output where its input
         is.
         """
-        record = next(record for (name, _), record in self.records.items() if name == role)
-        taken = {out: name for name, out in record.caches}.get(port, port)
-        if taken in dict(record.caches):
-            return f"{'target' if role in ('prefill', 'verify', 'decode') else 'drafter'}/{taken}"
-        return port
+        record = self.record(call)
+        owner = "drafter" if record in self.manifest.drafter.graphs else "target"
+        cached = {name: f"{owner}/{name}" for name, _ in record.caches}
+        cached |= {out: cached[name] for name, out in record.caches}
+        return {port: cached.get(port) or names.get(port, port) for port in _ports(record)}
+
+
+def _program(record: GraphRecord) -> Program:
+    return record.file, record.profile
 
 
 def _ports(record: GraphRecord) -> list[str]:

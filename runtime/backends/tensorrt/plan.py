@@ -14,7 +14,7 @@ from ...errors import BundleError, IncompatibleError
 from .device import Device
 from .library import INSTALL
 
-_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int32": 4, "int64": 8}
+_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int32": 4, "int64": 8, "int8": 1}
 
 
 class Runner(Protocol):

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from dflash_compile.compile.graphs import bind as binding
-from dflash_compile.compile.graphs.bind import ALIGNMENT, bind, size_of
+from dflash_compile.compile.graphs.bind import ALIGNMENT, bind, size_of, take_over
 from dflash_compile.compile.graphs.encoding import Encoding, Floats
 from dflash_compile.compile.graphs.lowered import Lowered, StackedWeight, WeightBinding
 from dflash_compile.compile.onnxruntime.quantize import IntGroups
@@ -152,3 +152,17 @@ def test_a_number_that_an_engine_cannot_hold_is_refused(tmp_path: Path, encoding
 def test_a_tensor_of_another_shape_is_refused(tmp_path: Path, weights: dict[str, torch.Tensor]) -> None:
     with pytest.raises(BuildError, match="tensor 'a'"):
         bind(lowered(("a", Floats())), {"target": Counting(weights)}, tmp_path, "g.onnx")
+
+
+def test_a_second_form_takes_over_what_the_first_one_encoded(tmp_path: Path) -> None:
+    source, first, second = Counting(WEIGHTS), *(lowered(("a", IntGroups(8, 64))) for _ in range(2))
+    found = read(bind(first, {"target": source}, tmp_path, "first"))
+    assert source.reads
+    source.reads.clear()
+    rest = take_over(second, first.model)
+    assert rest.bindings == {}
+    again = read(bind(rest, {"target": source}, tmp_path, "second"))
+    assert source.reads == [], "nothing is encoded again"
+    assert found.keys() == again.keys()
+    assert all(np.array_equal(found[name], again[name]) for name in found)
+    assert (tmp_path / "second.data").stat().st_size < (tmp_path / "first.data").stat().st_size

@@ -19,10 +19,16 @@ from dflash_compile.runtime.bundle.read import open_bundle
 from dflash_compile.runtime.errors import IncompatibleError, UsageError
 
 ARCHITECTURES = ("sm86", "sm120")
+ATTENDING = ("prefill", "verify", "draft")
 ROLES = {
-    "target": {("prefill", 64), ("verify", 4), ("verify", 2), ("decode", 1)},
+    "target": {
+        *(("embed", rows) for rows in (64, 4, 3, 2, 1)),
+        ("prefill", 64),
+        *((role, rows) for role in ("verify", "head") for rows in (4, 3, 2)),
+    },
     "drafter": {("inject", 64), ("inject", 4), ("draft", 4)},
 }
+ENGINES = ["target/embed", "target/body", "target/head", "drafter/inject", "drafter/draft"]
 
 
 @pytest.mark.slow
@@ -41,7 +47,7 @@ def test_a_bundle_has_an_engine_for_each_architecture_role_and_width(
         "--max-context",
         "64",
         "--widths",
-        "2",
+        "3",
     ]
     assert (
         main(
@@ -69,24 +75,28 @@ def test_a_bundle_has_an_engine_for_each_architecture_role_and_width(
             assert bundle.file(graph.file).is_file()
             assert graph.plan is not None
             assert graph.plan.capturable
-            layers = 0 if graph.role == "inject" else model.layers
+            layers = model.layers if graph.role in ATTENDING else 0
             assert graph.plan.fused_attention == layers, graph.file
             if graph.arch == "sm120":
                 assert graph.plan.cache_copies == 0, graph.file
     assert (manifest.target.precision, manifest.drafter.precision) == ("int4", "fp16")
     assert (manifest.requires.package, manifest.requires.minimum) == ("tensorrt-rtx", manifest.requires.maximum)
-    profiles = {
-        (graph.role, graph.rows): (graph.file, graph.profile)
+    assert {graph.file for model in (manifest.target, manifest.drafter) for graph in model.graphs} == {
+        f"{engine}.{arch}.plan" for engine in ENGINES for arch in ARCHITECTURES
+    }, "one engine for each part and architecture, and its weights once"
+    numbers = {
+        (graph.role, graph.rows): graph.profile
         for graph in manifest.target.graphs
-        if graph.arch == "sm120"
+        if graph.file == "target/body.sm120.plan"
     }
-    assert profiles["verify", 4] == ("target/verify-4-2.sm120.plan", 0)
-    assert profiles["verify", 2] == ("target/verify-4-2.sm120.plan", 1), "one engine, and its weights once"
-    assert profiles["decode", 1][1] is None
+    assert numbers == {("prefill", 64): 0, ("verify", 4): 1, ("verify", 3): 2, ("verify", 2): 3}
+    draft = next(graph for graph in manifest.drafter.graphs if graph.role == "draft")
+    ports = [port.name for port in (*draft.inputs, *draft.outputs) if "cache" not in port.name]
+    assert ports == ["embedded", "position", "hidden"], "neither tokens nor logits: the target's table and head serve"
     assert {
         f"drafter/{kernel}.{arch}.cubin" for kernel in ("commit", "loop") for arch in ARCHITECTURES
     } <= manifest.files.keys()
-    assert len(manifest.measured) == 2 * len(ARCHITECTURES) * 6, "time and memory of every engine"
+    assert len(manifest.measured) == 2 * len(ARCHITECTURES) * len(ENGINES), "time and memory of every engine"
     assert sorted(path.name for path in (tmp_path / "bundle").iterdir()) == [
         "drafter",
         "manifest.json",
@@ -99,8 +109,8 @@ def test_a_bundle_has_an_engine_for_each_architecture_role_and_width(
     options = BuildOptions("tensorrt", "int4", "fp16", context=64, engine={"arch": ARCHITECTURES})
     with pytest.raises(IncompatibleError, match="not those of this build") as refusal:
         build(str(target), str(drafter), tmp_path / "again", options, target_from=bundle.root)
-    assert "widths: 2 there" in refusal.value.why
-    options = replace(options, engine={"arch": ARCHITECTURES, "widths": (2,)})
+    assert "widths: 3 there" in refusal.value.why
+    options = replace(options, engine={"arch": ARCHITECTURES, "widths": (3,)})
     again = build(str(target), str(drafter), tmp_path / "again", options, target_from=bundle.root)
     assert open_bundle(again).manifest.files == manifest.files, "equal plans, whether compiled again or taken over"
 
@@ -126,13 +136,15 @@ def test_a_bundle_of_narrow_floats(
     options, notes = BuildOptions("tensorrt", precision, context=64, engine={"arch": (arch,)}), list[str]()
     manifest = open_bundle(build(str(target), str(drafter), tmp_path / "bundle", options, note=notes.append)).manifest
     assert any("not tried" in note for note in notes) == (precision == "nvfp4"), "which ONNX Runtime does not know"
-    assert len(dtypes) == len(ROLES["target"]) - 1 + len(ROLES["drafter"])
-    assert all(stored in found for found in dtypes)
+    assert len(dtypes) == len(ENGINES)
+    assert [stored in found for found in dtypes] == [False, True, precision == "fp8", True, True], (
+        "a table is int8, a head fp8"
+    )
     for model in (manifest.target, manifest.drafter):
         assert model.precision == precision
         for graph in model.graphs:
             assert graph.plan is not None
-            assert graph.plan.fused_attention == (0 if graph.role == "inject" else model.layers), graph.file
+            assert graph.plan.fused_attention == (model.layers if graph.role in ATTENDING else 0), graph.file
             assert (graph.plan.cache_copies, graph.plan.capturable) == (0, True), graph.file
 
 
