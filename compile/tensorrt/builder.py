@@ -103,7 +103,7 @@ def _start(complaints: Any) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=complaints,
         text=True,
-        env={_BLOCK_BYTES: "131072", **os.environ, "PYTHONPATH": path},
+        env={_BLOCK_BYTES: "131072", **os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0"},
     )
 
 
