@@ -56,12 +56,13 @@ def lower(semantic: SemanticModel, form: Form, signature: Signature, ports: Port
     """
     model, precision = semantic.model, form.precision
     bindings = WeightBindings(semantic)
+    # Before tables are taken apart: it looks for what is embedded.
+    positions = _positions(model, signature)
     linear(model)
-    lower_tables(model, bindings, form.tables, precision.compute)
+    lower_tables(model, bindings, form.tables)
     lower_linears(model, bindings, precision)
     lower_embeddings(model, bindings, precision)
-    if any(port.name == "position" for port in model.graph.inputs):
-        positions = Positions(model) if is_free(signature) else StaticPositions(model)
+    if positions is not None:
         lower_attention(model, positions, precision.compute, form.folds)
         lower_writes(model, positions, precision.compute)
         standard.standard_rotary(model, positions)
@@ -72,3 +73,9 @@ def lower(semantic: SemanticModel, form: Form, signature: Signature, ports: Port
     eliminate_dead_nodes(model)
     add_functions(model)
     return Lowered(signature, model, bindings.finish())
+
+
+def _positions(model: ir.Model, signature: Signature) -> Positions | None:
+    if all(port.name != "position" for port in model.graph.inputs):
+        return None
+    return Positions(model) if is_free(signature) else StaticPositions(model)

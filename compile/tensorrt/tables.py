@@ -6,8 +6,9 @@ file, and one copy on the card, for both engines and for the drafter's use of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -64,25 +65,24 @@ class Table:
         return self.binding.stored.bytes
 
 
-def tables_of(spec: TargetSpec, role: str, precision: Precision) -> tuple[Table, ...]:
-    """What the engine `role` of the target is given: levels, then scales where there are any; nothing where it has no
-    table.
+def tables_of(spec: TargetSpec, precision: Precision, held: Collection[str]) -> tuple[Table, ...]:
+    """What a graph that reads the weights `held` is given in the target's `precision`: of its table and of its head the
+    levels, then scales where there are any.
     """
-    if role not in ("embed", "head"):
-        return ()
+    found: list[Table] = []
     shape = (spec.vocab, spec.hidden)
-    name, tensor = ("head", HEAD) if role == "head" and not spec.tied else ("table", EMBEDDING)
-    ref = target_weight(spec, tensor)
-    reads_products = spec.tied or role == "head"
-    encoding = precision.linear(ref, shape, head=True) if reads_products else precision.table(shape)
-    parts = encoding.parts(shape)
-    if any(part.dtype not in _DTYPES for part in parts):
-        return ()
-    names = (name, f"{name}_scales")
-    return tuple(
-        Table(names[number], WeightBinding(ref, encoding, shape, number), reads_products)
-        for number in range(len(parts))
-    )
+    for name, tensor in (("table", EMBEDDING), *(() if spec.tied else (("head", HEAD),))):
+        ref = target_weight(spec, tensor)
+        products = spec.tied or tensor == HEAD
+        encoding = precision.linear(ref, shape, head=True) if products else precision.table(shape)
+        parts = encoding.parts(shape)
+        if f"{ref.owner}.{ref.tensor}" in held and all(part.dtype in _DTYPES for part in parts):
+            names = (name, f"{name}_scales")
+            found += [
+                Table(names[number], WeightBinding(ref, encoding, shape, number), products)
+                for number in range(len(parts))
+            ]
+    return tuple(found)
 
 
 def with_tables(signature: Signature, tables: Sequence[Table]) -> Signature:
@@ -95,11 +95,14 @@ def with_tables(signature: Signature, tables: Sequence[Table]) -> Signature:
     )
 
 
-def lower_tables(model: ir.Model, bindings: WeightBindings, tables: Sequence[Table], compute: ir.DataType) -> None:
-    """Products with a table and look-ups in it, on inputs of the graph."""
-    if not tables:
-        return
-    ref, columns = tables[0].binding.ref, tables[0].columns
+def lower_tables(model: ir.Model, bindings: WeightBindings, tables: Sequence[Table]) -> None:
+    """Products with the tables and look-ups in them, on inputs of the graph."""
+    for _, parts in groupby(tables, lambda table: table.binding.ref):
+        _lower_table(model, bindings, list(parts))
+
+
+def _lower_table(model: ir.Model, bindings: WeightBindings, parts: Sequence[Table]) -> None:
+    ref, columns = parts[0].binding.ref, parts[0].columns
     found = [
         node
         for node in [*nodes(model, "Linear"), *nodes(model, "Gather", "")]
@@ -108,8 +111,9 @@ def lower_tables(model: ir.Model, bindings: WeightBindings, tables: Sequence[Tab
     ]
     inputs = [
         ir.Value(name=table.name, type=ir.TensorType(table.binding.stored.dtype), shape=ir.Shape(table.port.shape))
-        for table in tables
+        for table in parts
     ]
+    compute = parts[-1].binding.stored.dtype  # that of the target, whatever the rest of the graph computes in
     for node in found:
         edit, (out,) = Editor(model, node), node.outputs
         read: ir.Value = inputs[0]

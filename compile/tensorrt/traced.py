@@ -38,18 +38,21 @@ class Traced:
     """of the graph as it was traced"""
 
     def tables(self, precision: Precision) -> tuple[Table, ...]:
-        """The target's tables that it is given."""
-        return tables_of(self.models.target.spec, self.role.name, precision)
+        """The target's tables that it is given, in the target's `precision`."""
+        return tables_of(self.models.target.spec, precision, self.semantic.weights)
 
-    def signature(self, precision: Precision) -> Signature:
+    def signature(self, precision: Precision, tables: Sequence[Table]) -> Signature:
         """What the engine takes and gives."""
+        return with_tables(self._signature(precision), tables)
+
+    def _signature(self, precision: Precision) -> Signature:
         match self.role.name:
             case "embed":
-                return with_tables(embed_signature(self.traced), self.tables(precision))
+                return embed_signature(self.traced)
             case "body":
                 return body_signature(self.traced, precision.cache_dtype)
             case "head":
-                return with_tables(head_signature(self.traced), self.tables(precision))
+                return head_signature(self.traced)
             case "inject":
                 return with_cache_dtype(self.traced, precision.cache_dtype)
         return draft_signature(self.traced, self.role.rows, precision.cache_dtype)
@@ -91,11 +94,13 @@ def _forms(one: Traced, options: Options) -> list[Engine]:
     precision = PRECISIONS[options.precision_for(role.owner)]
     kinds = [(folds, [a.name for a in found if a.folds == folds]) for folds in (False, True)]
     split = sum(1 for _ in nodes(semantic.model, SINKS))
+    tables = one.tables(PRECISIONS[options.precision_for("target")])
     engines: list[Engine] = []
     for folds, names in kinds if role.attends else [(False, [a.name for a in found])]:
         if names:
-            tables = one.tables(precision)
-            lowered = lower(semantic.copy(), Form(precision, folds, tables), one.signature(precision), one.ports)
+            lowered = lower(
+                semantic.copy(), Form(precision, folds, tables), one.signature(precision, tables), one.ports
+            )
             on_cpu = _runs_on_cpu(lowered, precision)
             engines.append(Engine(role.owner, role.calls, lowered, folds, tuple(names), split, on_cpu, tables))
     return engines

@@ -16,8 +16,9 @@ from forms import Cached, torch_drafter, torch_target
 
 from dflash_compile.compile.build import BuildOptions, build
 from dflash_compile.compile.pair_sizes import Models, decide
+from dflash_compile.compile.tensorrt.options import Options
 from dflash_compile.compile.tensorrt.roles import cache_rows, roles_of
-from dflash_compile.compile.tensorrt.traced import Traced, trace_all
+from dflash_compile.compile.tensorrt.traced import Traced, lower_all, trace_all
 from dflash_compile.export.opening import open_drafter, open_target
 from dflash_compile.export.tracing.signature import draft_signature, inject_signature, target_signature
 from dflash_compile.runtime import load
@@ -180,6 +181,33 @@ def test_a_whole_answer_equals_the_cpu_bundle_s(wide: Emitted, pair: Models, tmp
             expected = list(session.tokens(prompt, max_new_tokens=count, block=BLOCK))
             assert wide.generate(prompt, count)[: len(expected)] == expected
             assert len(expected) > 3
+
+
+def test_a_draft_that_needs_all_logits_is_given_the_target_s_table(pair: Models, tmp_path: Path) -> None:
+    """DFlash2, whose selector walks through the candidates; in another precision than the target."""
+    drafter = open_drafter(tiny.write_drafter2(tmp_path / "drafter", pair.target.path, block=BLOCK))
+    models = decide(pair.target, drafter, BuildOptions(context=CONTEXT))
+    engines = lower_all(trace_all(models, roles_of(models), lambda *_: None), Options("int8", "fp32", arch=("sm89",)))
+    draft = engines[-1]
+    assert [table.name for table in draft.tables] == ["table", "table_scales"]
+    assert all(binding.ref.owner == "drafter" for binding in draft.lowered.bindings.values())
+    emitted = Emitted(models, engines, tmp_path)
+    with ExitStack() as stack:
+        spec, rows, width = drafter.spec, cache_rows(models), len(drafter.spec.taps) * pair.target.spec.hidden
+        cached = (spec.layers, spec.kv_heads, spec.head_dim, rows)
+        signatures = {
+            "inject": inject_signature(*cached, width),
+            "draft": draft_signature(*cached, pair.target.spec.vocab),
+        }
+        calls = stack.enter_context(torch_drafter(drafter, pair.target, signatures, rows))
+        reference = Cached(signatures["inject"], calls["inject"], calls["draft"])
+        taps = np.random.default_rng(0).standard_normal((BLOCK, width)).astype(np.float32)
+        emitted.run("inject", taps=taps[None], position=ints(0))
+        reference.inject(taps, 0)
+        block = emitted.draft(33, BLOCK)
+        logits = reference.draft([33, *[spec.mask_id] * (BLOCK - 1)], BLOCK)
+    assert block[0] == 33
+    assert block[1] == logits[0].argmax(), "what int8 rounds does not reach the first choice"
 
 
 MIXED = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 6, "num_hidden_layers": 2}
