@@ -42,10 +42,10 @@ def build(
 
     `target_from` is a bundle whose target engines are taken over instead of compiled: for several drafters of one
     target. `note` gets what is unusual about the pair or about this machine. Equal inputs and options give equal bytes.
-    Memory stays near that of one chunk of weights, whatever the models' size; only calibration holds the target, in
-    float32. Raises `UsageError` for an output that must not be replaced, `CheckpointError` and `PairingError` for
-    models that cannot be built, `IncompatibleError` and `BundleError` where `target_from` has other engines than this
-    build's or is damaged, `BuildError` for a failure on the way; then nothing is left behind.
+    Memory stays near that of one chunk of weights, whatever the models' size; calibration adds one layer in float32 and
+    what its texts have become. Raises `UsageError` for an output that must not be replaced, `CheckpointError` and
+    `PairingError` for models that cannot be built, `IncompatibleError` and `BundleError` where `target_from` has other
+    engines than this build's or is damaged, `BuildError` for a failure on the way; then nothing is left behind.
     """
     asked, place = options or BuildOptions(), Path(output)
     backend = find_backend(asked.backend)

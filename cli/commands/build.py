@@ -69,7 +69,7 @@ def command(
     force: Annotated[bool, typer.Option("--force", help="Replace a bundle that is there.")] = False,
     **flags: Any,
 ) -> Report:
-    """Build a bundle from TARGET and DRAFTER. Needs no GPU, nor the whole model in memory unless it calibrates."""
+    """Build a bundle from TARGET and DRAFTER. Needs no GPU, nor the whole model in memory."""
     from dflash_compile.compile.build import build
 
     options = BuildOptions(

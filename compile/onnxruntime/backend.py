@@ -67,25 +67,29 @@ class _Prepared:
 
     def write(self, directory: Path, progress: Progress) -> Mapping[Owner, list[GraphRecord]]:
         records: dict[Owner, list[GraphRecord]] = {"target": [], "drafter": []}
-        done = 0
-        if self.hessians is not None:
-            for engine in self.engines:
-                check_weight_shapes(engine.lowered, self.models.sources)
-            progress("loading the target to calibrate")
-            self.hessians.load()
+        done, step, total = 0, "binding weights", self.bytes
 
         def advance(count: int) -> None:
             nonlocal done
             done += count
-            progress("binding weights", done, total)
+            progress(step, done, total)
 
-        total = self.bytes
+        def layer(number: int, count: int) -> None:
+            nonlocal step
+            step = f"calibrating and binding layer {number + 1} of {count}"
+            advance(0)
+
+        if self.hessians is not None:
+            for engine in self.engines:
+                check_weight_shapes(engine.lowered, self.models.sources)
+            self.hessians.report = layer
         for engine in self.engines:
             path = directory / engine.file
             path.parent.mkdir(exist_ok=True)
             bind(engine.lowered, self.models.sources, path.parent, path.name, advance)
             if self.hessians is not None and engine.owner == "target":
                 self.hessians.release()
+                step = "binding weights"
             records[engine.owner].append(
                 ringed(graph_record(engine.signature, engine.file), self.models.context, widest(self.models.block))
             )
@@ -133,9 +137,7 @@ def prepare(models: Models, options: Options, progress: Progress, owners: Collec
     wanted = [(owner, trace) for owner, trace in traces if owner in owners]
     engines: list[_Engine] = []
     hessians = (
-        Hessians(models.target, options.calibrate, progress=progress)
-        if options.calibrate is not None and "target" in owners
-        else None
+        Hessians(models.target, options.calibrate) if options.calibrate is not None and "target" in owners else None
     )
     for owner, trace in wanted:
         progress("tracing and lowering", len(engines), len(wanted))

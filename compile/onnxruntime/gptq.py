@@ -59,11 +59,13 @@ def _panel(
     rest: torch.Tensor, factor: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, start: int, stop: int
 ) -> torch.Tensor:
     """Levels [n, stop - start] of these columns of `rest`; takes what they lose out of the columns behind them."""
-    levels, errors = torch.empty(len(rest), stop - start), torch.empty(len(rest), stop - start)
-    for column in range(start, stop):
-        level = (torch.round(rest[:, column] / scale) + zero).clamp_(0, 15)
-        error = (rest[:, column] - (level - zero) * scale) / factor[column, column]
-        rest[:, column + 1 : stop] -= error[:, None] * factor[column, column + 1 : stop]
-        levels[:, column - start], errors[:, column - start] = level, error
-    rest[:, stop:] -= errors @ factor[start:stop, stop:]
-    return levels
+    columns = rest[:, start:stop].T.contiguous()  # each in one piece: one by one they are read and written many times
+    levels, errors = torch.empty_like(columns), torch.empty_like(columns)
+    for number, column in enumerate(columns):
+        weights = factor[start + number, start + number : stop]
+        level = torch.div(column, scale).round_().add_(zero).clamp_(0, 15)
+        error = column.sub_((level - zero).mul_(scale)).div_(weights[0])
+        columns[number + 1 :] -= weights[1:, None] * error
+        levels[number], errors[number] = level, error
+    rest[:, stop:].addmm_(errors.T, factor[start:stop, stop:], alpha=-1)
+    return levels.T

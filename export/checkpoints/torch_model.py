@@ -1,6 +1,6 @@
-"""The target as a runnable transformers model, for training, calibration and reference runs.
+"""The target as a runnable transformers model, for training and reference runs.
 
-Of builds, only one that calibrates needs this: tracing reads no weights.
+No build needs this: tracing reads no weights, and calibration a layer at a time (`layerwise.py`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import copy
 from collections.abc import Mapping
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from ..families import family_of
@@ -32,11 +33,11 @@ def load_model(
     weights = {name: checkpoint.read(name).to(device, dtype) for name in model.state_dict() if name in stored}
     model.load_state_dict(weights, assign=True, strict=False)
     model.tie_weights()
-    _restore_buffers(model, family.constants(config), device)
+    restore_buffers(model, family.constants(config), device)
     return model.eval().requires_grad_(False)  # type: ignore[no-any-return]
 
 
-def _restore_buffers(model: PreTrainedModel, constants: Mapping[str, torch.Tensor], device: str) -> None:
+def restore_buffers(model: nn.Module, constants: Mapping[str, torch.Tensor], device: str) -> None:
     """Computed buffers come out of the meta device empty: take those there are in `constants`, build the modules of the
     others (rotary) again.
     """

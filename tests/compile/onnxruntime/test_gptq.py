@@ -4,6 +4,8 @@ builds.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,11 +20,12 @@ from tokenizers import Tokenizer
 from dflash_compile.compile.build import BuildOptions, build
 from dflash_compile.compile.calibration_text import Calibration, from_file
 from dflash_compile.compile.onnxruntime.gptq import GptqGroups
-from dflash_compile.compile.onnxruntime.hessians import Hessians, _factor
+from dflash_compile.compile.onnxruntime.hessian import Hessian
+from dflash_compile.compile.onnxruntime.hessians import Hessians
 from dflash_compile.compile.onnxruntime.precision import precision_of
 from dflash_compile.compile.onnxruntime.quantize import IntGroups
 from dflash_compile.export import open_drafter, open_target
-from dflash_compile.export.checkpoints.checkpoint import DrafterCheckpoint, TargetCheckpoint
+from dflash_compile.export.checkpoints.checkpoint import DrafterCheckpoint, TargetCheckpoint, TensorSource
 from dflash_compile.export.checkpoints.torch_model import load_model
 from dflash_compile.export.tracing.graph import WeightRef
 from dflash_compile.export.tracing.trace import trace_target
@@ -148,18 +151,44 @@ def drafter(target: TargetCheckpoint, tmp_path_factory: pytest.TempPathFactory) 
     return open_drafter(models.write_drafter(tmp_path_factory.mktemp("drafter") / "drafter", target.path))
 
 
-def test_reading_the_texts_tells_how_far_it_is(target: TargetCheckpoint) -> None:
-    told: list[tuple[str, int, int]] = []
-    hessians = Hessians(target, TEXTS, progress=lambda step, done=0, total=0: told.append((step, done, total)))
-    hessians.factor("model.layers.0.self_attn.q_proj.weight")
-    count = len(TEXTS.sequences(target))
-    assert told == [("reading calibration texts", number, count) for number in range(count)]
+def test_layers_are_told_as_the_texts_reach_them(target: TargetCheckpoint) -> None:
+    told: list[tuple[int, int]] = []
+    hessians = Hessians(target, TEXTS)
+    hessians.report = lambda number, count: told.append((number, count))
+    for name in ("0.self_attn.q_proj", "0.mlp.down_proj", "2.mlp.up_proj"):
+        hessians.factor(f"model.layers.{name}.weight")
+    assert told == [(0, 3), (1, 3), (2, 3)]
 
 
-@pytest.mark.parametrize("budget", [1, 1 << 30])
-def test_moments_are_of_what_transformers_gives_the_layer(target: TargetCheckpoint, budget: int) -> None:
-    """However few of them are kept at a time, and in whatever order they are asked for."""
-    hessians, model = Hessians(target, TEXTS, budget), load_model(target)
+def test_layers_are_read_once_in_a_build(target: TargetCheckpoint, drafter: DrafterCheckpoint, tmp_path: Path) -> None:
+    """By calibration, beside the one reading that stores them."""
+    counting = Counting(target.tensors)
+    build(replace(target, tensors=counting), drafter, tmp_path / "bundle", KNOWN)
+    assert counting.read["model.layers.1.mlp.down_proj.weight"] == 2 * target.spec.hidden
+
+
+class Counting:
+    """Tensors of which it is known how many rows were read."""
+
+    def __init__(self, tensors: TensorSource) -> None:
+        self._tensors, self.read = tensors, Counter[str]()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._tensors, name)
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        return self._tensors.shapes()
+
+    def rows(self, name: str, start: int, stop: int) -> torch.Tensor:
+        self.read[name] += stop - start
+        return self._tensors.rows(name, start, stop)
+
+
+@pytest.mark.parametrize("before", ["model.layers.2.mlp.up_proj.weight", "model.layers.0.mlp.up_proj.weight"])
+def test_moments_are_of_what_transformers_gives_the_layer(target: TargetCheckpoint, before: str) -> None:
+    """In whatever order they are asked for."""
+    hessians, model = Hessians(target, TEXTS), load_model(target)
+    assert hessians.factor(before) is not None
     read: dict[str, torch.Tensor] = {}
     layer = model.model.layers[1]
     wanted = {
@@ -292,7 +321,7 @@ def test_every_layer_that_has_four_bits_is_known(family: str, tmp_path: Path) ->
         if ref.tensor.endswith("_proj.weight") and any(field in ref.tensor for field in fields)
     }
     assert len(names) >= 4 * target.spec.layers
-    for name in names:
+    for name in sorted(names):
         shape = target.tensors.shapes()[name]
         if isinstance(precision.linear(WeightRef("target", name), shape, head=False), IntGroups):
             factor = hessians.factor(name)
@@ -316,11 +345,26 @@ def test_weights_that_make_no_number_are_refused(target: TargetCheckpoint) -> No
 
 def test_moments_that_rounding_made_indefinite_are_damped_more() -> None:
     rows = torch.ones(4, 24) + 1e-4 * torch.randn(4, 24, generator=torch.Generator().manual_seed(0))
-    hessian = rows.T @ rows
-    hessian -= 0.5 * torch.eye(24)  # as far as the sums could be wrong, and much further
-    factor = _factor("layer", hessian)
+    moments = Hessian(24)
+    moments.add(rows)
+    moments.panels[0] -= 0.5 * torch.eye(24)  # as far as the sums could be wrong, and much further
+    factor = moments.factor()
     assert factor.isfinite().all()
     assert (factor.diagonal() > 0).all()
+
+
+@pytest.mark.parametrize("width", [96, 1024, 2600])
+def test_the_factor_is_that_of_the_damped_inverse(width: int) -> None:
+    """Whether one panel holds it or several; by three times as much work in twice the numbers' length."""
+    rows, moments = torch.randn(3000, width, generator=torch.Generator().manual_seed(0)), Hessian(width)
+    for some in rows.split(700):
+        moments.add(some)
+    hessian = rows.double().T @ rows.double()
+    hessian += 0.01 * hessian.diagonal().mean() * torch.eye(width)
+    expected = torch.linalg.cholesky(torch.linalg.inv(hessian), upper=True)
+    found = moments.factor()
+    torch.testing.assert_close(found, expected.float(), rtol=1e-4, atol=1e-5 * float(expected.abs().max()))
+    assert torch.equal(found, found.triu())
 
 
 def test_a_tensor_that_does_not_fit_is_named_before_the_model_is_loaded(
