@@ -63,12 +63,12 @@ class Role:
             case "embed":
                 return trace_embed(target, rows)
             case "body":
-                return trace_target(target, drafter.spec.taps, length, rows, head=False, embedded=True)
+                return trace_target(target, drafter.spec.taps, length, rows, tables=False)
             case "head":
                 return trace_head(target, rows)
             case "inject":
                 return trace_inject(drafter, target.spec, length, rows)
-        return trace_draft(drafter, target.spec, length, rows, tables=not shares_table(drafter.spec))
+        return trace_draft(drafter, target.spec, length, rows, tables=not shares_table(drafter.spec, target))
 
 
 def roles_of(models: Models, owners: Collection[Owner] = OWNERS, widths: Collection[int] = ()) -> tuple[Role, ...]:

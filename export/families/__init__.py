@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 TEXT = "text_config"
 """key of config.json under which a multimodal checkpoint describes its text decoder"""
+PLACEHOLDERS = "placeholder_token_ids"
+"""our key of the decoder's configuration: tokens that stand for pictures or sounds and, where none is given, are
+embedded as token 0"""
 
 
 @dataclass(frozen=True)

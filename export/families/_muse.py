@@ -17,11 +17,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from dflash_compile.runtime.errors import CheckpointError
 
 from ..parameter_names import EMBEDDING, HEAD
-from . import TEXT, Family, Norm, text_decoder
-
-_PLACEHOLDERS = "placeholder_token_ids"
-"""our key of the decoder's configuration: tokens that stand for pictures or sounds and, where none is given, are
-embedded as token 0"""
+from . import PLACEHOLDERS, TEXT, Family, Norm, text_decoder
 
 
 def decoder_class(base: Any, text_model: Any) -> Any:
@@ -43,7 +39,7 @@ def decoder_class(base: Any, text_model: Any) -> Any:
             asked for.
             """
             text = input_ids
-            for token in getattr(self.config, _PLACEHOLDERS, ()):
+            for token in getattr(self.config, PLACEHOLDERS, ()):
                 text = torch.where(input_ids == token, 0, text)
             out = self.model(input_ids=text, **kwargs)
             cap = self.config.final_logit_softcapping
@@ -70,7 +66,7 @@ def _text(config: Any) -> Any:
     text = text_decoder(config)
     setattr(
         text,
-        _PLACEHOLDERS,
+        PLACEHOLDERS,
         [
             getattr(config, key)
             for key in ("image_token_id", "video_token_id", "audio_token_id")

@@ -70,15 +70,23 @@ class TargetBody(VerificationTarget):
 
 
 class TargetTable(nn.Module):
-    """The embedding table of a decoder."""
+    """The embedding table of a decoder, and what its family does to tokens before it looks them up."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """tokens int32 [1, S] to their rows [1, S, H], before whatever the family does to them."""
-        return F.embedding(tokens, self.model.get_input_embeddings().weight)
+        """tokens int32 [1, S] to their rows [1, S, H], before whatever the family does to those."""
+        found: list[torch.Tensor] = []
+
+        def look_up(input_ids: torch.Tensor, **_: Any) -> MoeModelOutputWithPast:
+            found.append(F.embedding(input_ids, self.model.get_input_embeddings().weight))
+            return MoeModelOutputWithPast(last_hidden_state=found[0])
+
+        with patch.object(self.model.get_decoder(), "forward", look_up):
+            self.model(input_ids=tokens, use_cache=False)
+        return found[0]
 
 
 class TargetHead(nn.Module):

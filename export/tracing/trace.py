@@ -17,7 +17,7 @@ from torch.export import Dim, ExportedProgram, export
 from ..checkpoints.checkpoint import DrafterCheckpoint, TargetCheckpoint
 from ..dflash.v1 import DflashV1
 from ..dflash.v2 import draft_module
-from ..families import family_of
+from ..families import PLACEHOLDERS, family_of
 from ..parameter_names import EMBEDDING, HEAD
 from ..spec import DrafterSpec, TargetSpec
 from .draft_graphs import DraftBody, DraftGraph, InjectGraph, semantic_norms
@@ -57,18 +57,16 @@ def trace_target(
     widest: int | None = None,
     sparse: bool = False,
     embeds: bool = False,
-    head: bool = True,
-    embedded: bool = False,
+    tables: bool = True,
 ) -> Graph:
     """The target in verification mode, over a cache of `context` rows.
 
     `rows` is the static width, or None for a free one; `picked` that of `pick`, as many where it is not given. With
     `widest`, the most rows of one call, layers with a window keep rings where those pay; `sparse` experts are one
-    operator each. With `embeds`, rows can be given in place of embedded tokens. Without `head` and `embedded` already,
-    which go together, it has neither table nor head: `trace_embed` and `trace_head` are those. Raises
+    operator each. With `embeds`, rows can be given in place of embedded tokens. Without `tables` it goes from rows of
+    the embedding table to what the head reads: `trace_embed` and `trace_head` are what is left out. Raises
     `IncompatibleError` for a family that has no file in `families/`.
     """
-    assert head != embedded, "table and head go together"
     spec = checkpoint.spec
     family = family_of(spec.family)
     widths: tuple[Size, Size] = ("rows", "picked") if rows is None else (rows, picked or rows)
@@ -79,23 +77,23 @@ def trace_target(
     signature = target_signature(
         spec.layers, spec.kv_heads, spec.head_dim, lengths, spec.vocab, len(taps) * spec.hidden, *widths, embeds=width
     )
-    if embedded:
+    if not tables:
         signature = without_head(without_table(signature, spec.hidden), spec.hidden)
-    tables = rotary_tables(type(model.get_decoder().rotary_emb), checkpoint.config, context)
+    rotary = rotary_tables(type(model.get_decoder().rotary_emb), checkpoint.config, context)
     with hooked(model, family, taps, sparse) as hooks, torch.no_grad():
-        kind = EmbedsTarget if embeds else TargetBody if embedded else VerificationTarget
+        kind = EmbedsTarget if embeds else VerificationTarget if tables else TargetBody
         module = kind(
             model,
             hooks,
             taps,
-            {name: fake.from_tensor(table) for name, table in tables.items()},
+            {name: fake.from_tensor(table) for name, table in rotary.items()},
             _rings(lengths, context),
         )
         program = _export(module, signature, fake)
     return _graph(
         signature,
         program,
-        tables | dict(family.constants(checkpoint.config)),
+        rotary | dict(family.constants(checkpoint.config)),
         lambda name: target_weight(spec, name.removeprefix("model.")),
     )
 
@@ -131,11 +129,12 @@ def shares_head(drafter: DrafterSpec) -> bool:
     return not own and drafter.output_multiplier > 0
 
 
-def shares_table(drafter: DrafterSpec) -> bool:
-    """Whether it can be traced without the target's table: it has none of its own, and asks for no token but to embed
-    it.
+def shares_table(drafter: DrafterSpec, target: TargetCheckpoint) -> bool:
+    """Whether it can be traced without the target's table: it has none of its own, asks for no token but to embed it,
+    and its mask is no token that the target embeds as another.
     """
-    return not drafter.own_embedding and drafter.selector is None
+    replaced = getattr(target.config, PLACEHOLDERS, ())
+    return not drafter.own_embedding and drafter.selector is None and drafter.mask_id not in replaced
 
 
 def trace_inject(

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import models as tiny
 import numpy as np
 import pytest
-from emitted import Emitted, ints, lowered
+from emitted import Array, Emitted, ints, lowered
 from forms import Cached, torch_drafter, torch_target
 
 from dflash_compile.compile.build import BuildOptions, build
@@ -21,10 +22,11 @@ from dflash_compile.compile.tensorrt.roles import cache_rows, roles_of
 from dflash_compile.compile.tensorrt.traced import Traced, lower_all, trace_all
 from dflash_compile.export.opening import open_drafter, open_target
 from dflash_compile.export.tracing.signature import draft_signature, inject_signature, target_signature
+from dflash_compile.export.tracing.trace import shares_table
 from dflash_compile.runtime import load
 from dflash_compile.runtime.bundle.manifest import PREFILL_ROWS
 
-CONTEXT, BLOCK = 90, 4
+CONTEXT, BLOCK, ANCHOR = 90, 4, 33
 PROMPT = list(range(20, 31))
 TOLERANCE = 5e-3
 
@@ -183,6 +185,23 @@ def test_a_whole_answer_equals_the_cpu_bundle_s(wide: Emitted, pair: Models, tmp
             assert len(expected) > 3
 
 
+def drafted(emitted: Emitted, models: Models, scored: int) -> tuple[Array, Array]:
+    """The block after some context, and torch's logits [B - 1, `scored`] of the same."""
+    drafter, spec, rows = models.drafter, models.drafter.spec, cache_rows(models)
+    width = len(spec.taps) * models.target.spec.hidden
+    cached = (spec.layers, spec.kv_heads, spec.head_dim, rows)
+    signatures = {"inject": inject_signature(*cached, width), "draft": draft_signature(*cached, scored)}
+    taps = np.random.default_rng(0).standard_normal((BLOCK, width)).astype(np.float32)
+    with torch_drafter(drafter, models.target, signatures, rows) as calls:
+        reference = Cached(signatures["inject"], calls["inject"], calls["draft"])
+        reference.inject(taps, 0)
+        logits = reference.draft([ANCHOR, *[spec.mask_id] * (BLOCK - 1)], BLOCK)
+    emitted.run("inject", taps=taps[None], position=ints(0))
+    block = emitted.draft(ANCHOR, BLOCK)
+    assert block[0] == ANCHOR
+    return block, logits
+
+
 def test_a_draft_that_needs_all_logits_is_given_the_target_s_table(pair: Models, tmp_path: Path) -> None:
     """DFlash2, whose selector walks through the candidates; in another precision than the target."""
     drafter = open_drafter(tiny.write_drafter2(tmp_path / "drafter", pair.target.path, block=BLOCK))
@@ -192,21 +211,7 @@ def test_a_draft_that_needs_all_logits_is_given_the_target_s_table(pair: Models,
     assert [table.name for table in draft.tables] == ["table", "table_scales"]
     assert all(binding.ref.owner == "drafter" for binding in draft.lowered.bindings.values())
     emitted = Emitted(models, engines, tmp_path)
-    with ExitStack() as stack:
-        spec, rows, width = drafter.spec, cache_rows(models), len(drafter.spec.taps) * pair.target.spec.hidden
-        cached = (spec.layers, spec.kv_heads, spec.head_dim, rows)
-        signatures = {
-            "inject": inject_signature(*cached, width),
-            "draft": draft_signature(*cached, pair.target.spec.vocab),
-        }
-        calls = stack.enter_context(torch_drafter(drafter, pair.target, signatures, rows))
-        reference = Cached(signatures["inject"], calls["inject"], calls["draft"])
-        taps = np.random.default_rng(0).standard_normal((BLOCK, width)).astype(np.float32)
-        emitted.run("inject", taps=taps[None], position=ints(0))
-        reference.inject(taps, 0)
-        block = emitted.draft(33, BLOCK)
-        logits = reference.draft([33, *[spec.mask_id] * (BLOCK - 1)], BLOCK)
-    assert block[0] == 33
+    block, logits = drafted(emitted, models, models.target.spec.vocab)
     assert block[1] == logits[0].argmax(), "what int8 rounds does not reach the first choice"
 
 
@@ -234,13 +239,21 @@ def test_targets_with_windows_sinks_and_capped_logits(family: str, tmp_path: Pat
     with torch_target(target, signature, (0,), rows) as call:
         reference = Cached(signature, call)
         for start in range(0, 16, BLOCK):  # past the window
-            block = list(range(30 + start, 30 + start + BLOCK))
+            block = [*range(30 + start, 29 + start + BLOCK), spec.vocab - 1]  # the last stands for pictures, in muse
             emitted.position = start
             out = emitted.verify(block)
             logits, taps = reference.verify(block, start)
             close(out["taps"][0], taps)
             best = np.sort(logits, -1)[:, -1] - logits[np.arange(BLOCK), out["tokens"][0]]
             assert (best <= TOLERANCE * np.abs(logits).max()).all()
+
+
+def test_a_mask_that_the_target_embeds_as_another_token_keeps_a_table_for_the_draft(tmp_path: Path) -> None:
+    muse = open_target(tiny.write_target(tmp_path / "muse", "muse_glimmer", num_hidden_layers=2))
+    plain = tiny.write_target(tmp_path / "plain", num_hidden_layers=2)
+    spec = open_drafter(tiny.write_drafter(tmp_path / "drafter", plain, layers=1, block=BLOCK, taps=(0,))).spec
+    assert shares_table(spec, muse)
+    assert not shares_table(replace(spec, mask_id=muse.spec.vocab - 1), muse)
 
 
 def test_a_draft_whose_anchor_proposes_over_a_reduced_vocabulary(pair: Models, tmp_path: Path) -> None:
@@ -252,17 +265,6 @@ def test_a_draft_whose_anchor_proposes_over_a_reduced_vocabulary(pair: Models, t
     assert models.block == BLOCK
     roles = roles_of(models)
     emitted = Emitted(models, lowered(trace_all(models, roles, lambda *_: None), "fp16", "sm86"), tmp_path)
-    with ExitStack() as stack:
-        spec, rows, width = drafter.spec, cache_rows(models), len(drafter.spec.taps) * pair.target.spec.hidden
-        cached = (spec.layers, spec.kv_heads, spec.head_dim, rows)
-        signatures = {"inject": inject_signature(*cached, width), "draft": draft_signature(*cached, len(ids))}
-        calls = stack.enter_context(torch_drafter(drafter, pair.target, signatures, rows))
-        reference = Cached(signatures["inject"], calls["inject"], calls["draft"])
-        taps = np.random.default_rng(0).standard_normal((BLOCK, width)).astype(np.float32)
-        emitted.run("inject", taps=taps[None], position=ints(0))
-        reference.inject(taps, 0)
-        block = emitted.draft(33, BLOCK)
-        logits = reference.draft([33, *[spec.mask_id] * (BLOCK - 1)], BLOCK)
-    assert block[0] == 33
+    block, logits = drafted(emitted, models, len(ids))
     chosen = logits[np.arange(BLOCK - 1), [ids.index(token) for token in block[1:]]]
     assert (np.sort(logits, -1)[:, -1] - chosen <= TOLERANCE * np.abs(logits).max()).all()

@@ -57,7 +57,7 @@ class Random:
 def traced() -> tuple[SemanticModel, Signature]:
     spec = TargetSpec("qwen3", "random", LAYERS, HIDDEN, 16, 8, 128, WIDE, VOCAB, 4096, True, "bfloat16", 1e-6, 1e6)
     target = TargetCheckpoint(spec, CONFIG, Random(), TextSource(b"", None), Path(), {})
-    graph = trace_target(target, (0, 1), ROWS, head=False, embedded=True)
+    graph = trace_target(target, (0, 1), ROWS, tables=False)
     return to_onnx(graph), graph.signature
 
 
