@@ -34,7 +34,7 @@ _DTYPES: dict[ir.DataType, Dtype] = {
     ir.DataType.BFLOAT16: "bfloat16",
     ir.DataType.FLOAT: "float32",
 }
-_ROWS_AT_ONCE = 4096
+_ROWS_AT_ONCE = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -161,12 +161,13 @@ def write_tables(
         items = np.dtype(f"u{stored.bytes // int(np.prod(stored.shape))}")
         found = np.memmap(tensor.path, items, "r", tensor.offset or 0, stored.shape)
         (directory / table.file).parent.mkdir(exist_ok=True)
-        shape = stored.shape[::-1] if table.columns else stored.shape
-        written = np.memmap(directory / table.file, items, "w+", shape=shape)
-        for start in range(0, len(found), _ROWS_AT_ONCE):
-            rows = slice(start, start + _ROWS_AT_ONCE)
-            if table.columns:
-                written[..., rows] = found[rows].T
-            else:
-                written[rows] = found[rows]
-        written.flush()
+        # Not mapped as well: on a full disk a write raises, where a store into a mapped file ends the process.
+        with (directory / table.file).open("wb") as file:
+            for start in range(0, len(found), _ROWS_AT_ONCE):
+                rows = found[start : start + _ROWS_AT_ONCE]
+                if not (table.columns and rows.ndim == 2):
+                    file.write(rows.tobytes())
+                    continue
+                for column, values in enumerate(np.ascontiguousarray(rows.T)):
+                    file.seek((column * len(found) + start) * items.itemsize)
+                    file.write(values.tobytes())
